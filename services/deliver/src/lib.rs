@@ -1,0 +1,1 @@
+//! Records of the deliveries topic become HTTP requests, lane by lane.

@@ -1,0 +1,1 @@
+//! Committed outbox rows become records of the deliveries topic.

@@ -1,0 +1,1 @@
+//! Typed client of Laneway's own API.

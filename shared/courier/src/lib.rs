@@ -1,0 +1,1 @@
+//! The only outgoing HTTP to endpoints.

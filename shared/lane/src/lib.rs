@@ -1,0 +1,1 @@
+//! Pure: the state machine of lanes.

@@ -1,0 +1,1 @@
+//! Configuration, telemetry, admin server, signals, exit codes.

@@ -1,0 +1,1 @@
+//! All SQL: migrations and one file per table family.

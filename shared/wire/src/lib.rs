@@ -1,0 +1,1 @@
+//! Pure: ids, the delivery record, lane ids and buckets, signatures.

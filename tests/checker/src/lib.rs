@@ -1,0 +1,1 @@
+//! Journal, source rows and fault journal in, verdict out; no workspace dependency.

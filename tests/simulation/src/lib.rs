@@ -1,0 +1,1 @@
+//! The real core in a simulated world.

@@ -1,0 +1,1 @@
+//! Starts PostgreSQL and Kafka on free loopback ports; the scripted receiver and its journal.
