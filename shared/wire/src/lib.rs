@@ -1,1 +1,15 @@
-//! Pure: ids, the delivery record, lane ids and buckets, signatures.
+//! Pure formats that outlive a process: ids, the delivery record, lane ids and buckets, signatures.
+//!
+//! Nothing here does IO, reads a clock or draws randomness; what is fixed for ever (lane id, bucket, delivery id,
+//! record version 1) has golden vectors in its tests.
+
+mod base62;
+pub mod ids;
+pub mod lane;
+pub mod record;
+pub mod time;
+
+pub use ids::{DeliveryId, EndpointId, EventId, IdError, SubscriptionId, TenantId};
+pub use lane::{BUCKETS, Bucket, LaneId, LaneMode};
+pub use record::{Record, RecordError};
+pub use time::Timestamp;
