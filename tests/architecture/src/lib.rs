@@ -1,1 +1,1 @@
-//! The rules of the house, as tests.
+//! The rules of the house (ARCHITECTURE.md, "Closed roads"), as tests: see `tests/rules.rs`.
