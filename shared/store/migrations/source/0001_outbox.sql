@@ -1,0 +1,1 @@
+-- The laneway schema of a source database.
