@@ -4,9 +4,12 @@
 //! record version 1) has golden vectors in its tests.
 
 mod base62;
+pub mod fingerprint;
+pub mod headers;
 pub mod ids;
 pub mod lane;
 pub mod record;
+pub mod signature;
 pub mod time;
 
 pub use ids::{DeliveryId, EndpointId, EventId, IdError, SubscriptionId, TenantId};
