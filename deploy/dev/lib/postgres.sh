@@ -33,7 +33,7 @@ pg_launch() { # PORT -> starts the server and waits; 1 when it ended before it a
   local home bin tries
   home=$(readlink -f "$(pg_home)")
   bin=$(pg_bin) || die "no PostgreSQL: run deploy/dev/stack setup"
-  rm -f "$home/data/postmaster.pid" # whoever wrote it is gone: pg_start has checked
+  rm -f "$home/data/postmaster.pid" # whoever wrote it is gone: postgres_start has checked
   : >>"$home/postgres.log"
   ! is_root || chown "$(pg_user)" "$home/postgres.log"
   rm -f "$DIR/postgres.pid"
@@ -53,12 +53,12 @@ pg_launch() { # PORT -> starts the server and waits; 1 when it ended before it a
   until pg_ready "$1"; do
     pid_alive "$DIR/postgres.pid" >/dev/null || return 1
     tries=$((tries - 1))
-    [ "$tries" -gt 0 ] || { pg_crash; return 1; }
+    [ "$tries" -gt 0 ] || { postgres_crash; return 1; }
     sleep 0.05
   done
 }
 
-pg_start() {
+postgres_start() {
   local port tries=5
   if pid_alive "$DIR/postgres.pid" >/dev/null; then return 0; fi
   pg_init
@@ -75,15 +75,15 @@ pg_start() {
   die "PostgreSQL did not start: see $(pg_home)/postgres.log"
 }
 
-pg_stop() { # fast shutdown: sessions are cut, everything is flushed
+postgres_stop() { # fast shutdown: sessions are cut, everything is flushed
   local pid
   pid=$(pid_alive "$DIR/postgres.pid") || { rm -f "$DIR/postgres.pid"; return 0; }
   kill -INT "$pid" 2>/dev/null
-  wait_gone "$DIR/postgres.pid" "$PG_STOP_LIMIT" || pg_crash
+  wait_gone "$DIR/postgres.pid" "$PG_STOP_LIMIT" || postgres_crash
   rm -f "$DIR/postgres.pid"
 }
 
-pg_crash() { # kill -9 of the postmaster and of every process of its; returns when all are gone
+postgres_crash() { # kill -9 of the postmaster and of every process of its; returns when all are gone
   local pid child children tries=200
   pid=$(pid_alive "$DIR/postgres.pid") || return 0
   kill -STOP "$pid" # it must not start another child between the listing and the kill
