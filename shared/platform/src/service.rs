@@ -65,6 +65,21 @@ impl Context {
         Self::new(name, &Service::default(), CancellationToken::new())
     }
 
+    /// The context of one of several services in this process (`laneway dev`): metrics and probes of its own, stopped
+    /// with this one. Run it by [`live`].
+    #[must_use]
+    pub fn child(&self, name: &'static str) -> Self {
+        Self {
+            name,
+            instance: format!("{}-{name}", self.instance).into(),
+            registry: Registry::new(name),
+            readiness: Readiness::default(),
+            shutdown: self.shutdown.child_token(),
+            drain_grace: self.drain_grace,
+            failed: CancellationToken::new(),
+        }
+    }
+
     /// Runs a part of the service as a task. An error or a panic of it ends the whole service with a non-zero exit
     /// code; it should return when [`Context::shutdown`] is cancelled.
     pub fn spawn<E: Error + Send + Sync + 'static>(
