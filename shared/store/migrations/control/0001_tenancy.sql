@@ -73,6 +73,7 @@ CREATE TABLE laneway_control.idempotency_keys (
     fingerprint bytea NOT NULL CHECK (length(fingerprint) = 32),
     status      smallint NOT NULL,
     body        bytea NOT NULL,
+    sealed      boolean NOT NULL DEFAULT false, -- the body is encrypted: the answer had a secret in it
     created_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, operation, key)
 );
