@@ -142,3 +142,38 @@ CREATE TABLE laneway_control.quarantine (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (generation, partition, log_offset)
 );
+
+-- Daily partitions of the inbox for the UTC days from today - days_behind to today + days_ahead; gives how many it
+-- made. A day whose ids already lie in the DEFAULT partition keeps them there. A waiting lock on the inbox would stop
+-- every settle transaction, so it gives up after half a second and the next call goes on.
+CREATE FUNCTION laneway_control.inbox_make_partitions(days_behind integer, days_ahead integer) RETURNS integer
+    LANGUAGE plpgsql AS $$
+DECLARE
+    day  date;
+    name text;
+    made integer := 0;
+BEGIN
+    PERFORM set_config('lock_timeout', '500ms', true);
+    IF NOT pg_try_advisory_xact_lock(hashtext('laneway_control.inbox_make_partitions')) THEN
+        RETURN 0; -- another instance is at it
+    END IF;
+    FOR day IN SELECT (now() AT TIME ZONE 'UTC')::date + n FROM generate_series(-days_behind, days_ahead) n LOOP
+        name := 'inbox_' || to_char(day, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass('laneway_control.' || name) IS NOT NULL;
+        BEGIN
+            EXECUTE format('CREATE TABLE laneway_control.%I (LIKE laneway_control.inbox INCLUDING DEFAULTS)', name);
+            EXECUTE format('ALTER TABLE laneway_control.inbox ATTACH PARTITION laneway_control.%I FOR VALUES FROM (%L) TO (%L)',
+                name, laneway_control.inbox_bound(day), laneway_control.inbox_bound(day + 1));
+            made := made + 1;
+        EXCEPTION WHEN check_violation OR lock_not_available THEN
+            CONTINUE; -- the block's own CREATE is undone with it
+        END;
+    END LOOP;
+    RETURN made;
+END $$;
+
+-- The smallest delivery id of a UTC day: 48 bits of milliseconds, then zeros.
+CREATE FUNCTION laneway_control.inbox_bound(day date) RETURNS uuid
+    LANGUAGE sql IMMUTABLE AS $$
+    SELECT rpad(lpad(to_hex((extract(epoch FROM day::timestamp) * 1000)::bigint), 12, '0'), 32, '0')::uuid
+$$;

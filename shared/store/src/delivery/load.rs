@@ -1,0 +1,225 @@
+//! Reading parked lanes (design 5.2): ids at assignment, heads that are due or expired, pages of one lane.
+//!
+//! Every load is bounded in rows by its caller and in bytes by [`MAX_BYTES`]; what does not fit comes with the next.
+
+use super::value::{lane_and_endpoint, loaded, parked_event, stored};
+use crate::{Error, Pool};
+use futures_util::TryStreamExt;
+use laneway_lane::{ParkedEvent, Partition, Position};
+use laneway_wire::{EndpointId, LaneId, Timestamp};
+use sqlx::Row;
+use tokio::sync::mpsc;
+
+/// Bytes of records in one load at most, but for the first record of it.
+pub const MAX_BYTES: i64 = 4 * 1024 * 1024;
+/// Lanes in one page of [`parked_lanes_read`].
+pub const LANES_PAGE: usize = 4_096;
+
+/// Answer to [`parked_due_load`].
+#[derive(Debug)]
+pub struct DueLoad {
+    /// Heads by (due time, lane).
+    pub heads: Vec<ParkedEvent>,
+    /// Whether more are due behind the last one.
+    pub more: bool,
+    /// If nothing more is due: the next due time of a lane of the endpoint in the partition.
+    pub next_due: Option<Timestamp>,
+}
+
+/// Answer to [`parked_page_load`].
+#[derive(Debug)]
+pub struct PageLoad {
+    /// Events by position.
+    pub events: Vec<ParkedEvent>,
+    /// Whether more follow.
+    pub more: bool,
+}
+
+/// Sends lane, endpoint and due time of every parked lane of `partition` to `pages`, at most [`LANES_PAGE`] at a
+/// time, in no particular order; gives how many there were. A held unknown is due at the end of time.
+///
+/// One cursorless scan: the socket is the only buffer, so a million lanes need no memory here. Ends early, without an
+/// error, if the receiver is gone.
+pub async fn parked_lanes_read(
+    pool: &Pool,
+    partition: Partition,
+    pages: &mpsc::Sender<Vec<(LaneId, EndpointId, Timestamp)>>,
+) -> Result<u64, Error> {
+    const DOING: &str = "reading a partition's parked lanes";
+    // The first half is an index-only scan.
+    let mut rows = sqlx::query(
+        "SELECT lane, endpoint_id, (extract(epoch FROM due) * 1000)::bigint AS due_ms \
+         FROM laneway_control.parked_lanes WHERE partition = $1 AND NOT unknown \
+         UNION ALL \
+         SELECT lane, endpoint_id, $2 FROM laneway_control.parked_lanes WHERE partition = $1 AND unknown",
+    )
+    .bind(partition.cast_signed())
+    .bind(i64::MAX)
+    .fetch(pool.inner());
+    let (mut page, mut count) = (Vec::with_capacity(LANES_PAGE), 0);
+    while let Some(row) = rows.try_next().await.map_err(Error::doing(DOING))? {
+        let (lane, endpoint) = lane_and_endpoint(&row)?;
+        let due = Timestamp(row.try_get("due_ms").map_err(Error::doing(DOING))?);
+        page.push((lane, endpoint, due));
+        count += 1;
+        if page.len() == LANES_PAGE {
+            let full = std::mem::replace(&mut page, Vec::with_capacity(LANES_PAGE));
+            if pages.send(full).await.is_err() {
+                return Ok(count);
+            }
+        }
+    }
+    if !page.is_empty() {
+        let _ = pages.send(page).await;
+    }
+    Ok(count)
+}
+
+/// Heads of lanes of `endpoint` in `partition` that are due at or before `until`, behind `after`, `limit` at most.
+pub async fn parked_due_load(
+    pool: &Pool,
+    partition: Partition,
+    endpoint: EndpointId,
+    after: Option<(Timestamp, LaneId)>,
+    until: Timestamp,
+    limit: u32,
+) -> Result<DueLoad, Error> {
+    const DOING: &str = "loading due heads";
+    let mut connection = pool.inner().acquire().await.map_err(Error::doing(DOING))?;
+    let (after_due, after_lane) = after
+        .map_or((None, None), |(due, lane)| (Some(stored(due)), Some(lane.as_bytes().to_vec())));
+    // Due times are compared in whole milliseconds, as the core knows them: rounded up when stored they cannot be.
+    let rows = sqlx::query(
+        "SELECT * FROM (SELECT l.lane, l.endpoint_id, l.due, l.unknown, greatest(l.clock_from, 'epoch') AS clock_from, \
+           e.generation, e.moves, e.log_offset, e.first_held, e.attempts, e.record, \
+           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
+           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled, \
+           sum(octet_length(e.record)) OVER (ORDER BY l.due, l.lane) - octet_length(e.record) AS before \
+         FROM (SELECT * FROM laneway_control.parked_lanes WHERE partition = $1 AND endpoint_id = $2 AND NOT unknown \
+           AND due <= $3 AND ($4::timestamptz IS NULL OR (due, lane) > ($4, $5)) ORDER BY due, lane LIMIT $6) l \
+         CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
+           ORDER BY generation, moves, log_offset LIMIT 1) e) sized \
+         WHERE before < $7 ORDER BY due, lane",
+    )
+    .bind(partition.cast_signed())
+    .bind(endpoint.as_uuid())
+    .bind(stored(until))
+    .bind(after_due)
+    .bind(after_lane)
+    .bind(i64::from(limit))
+    .bind(MAX_BYTES)
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(Error::doing(DOING))?;
+    let heads = rows.iter().map(parked_event).collect::<Result<Vec<_>, _>>()?;
+    let behind = heads.last().map(|head| (head.due, head.lane)).or(after);
+    let (behind_due, behind_lane) = behind
+        .map_or((None, None), |(due, lane)| (Some(stored(due)), Some(lane.as_bytes().to_vec())));
+    let next = sqlx::query_scalar(
+        "SELECT due FROM laneway_control.parked_lanes WHERE partition = $1 AND endpoint_id = $2 AND NOT unknown \
+         AND ($3::timestamptz IS NULL OR (due, lane) > ($3, $4)) ORDER BY due, lane LIMIT 1",
+    )
+    .bind(partition.cast_signed())
+    .bind(endpoint.as_uuid())
+    .bind(behind_due)
+    .bind(behind_lane)
+    .fetch_optional(&mut *connection)
+    .await
+    .map_err(Error::doing(DOING))?
+    .map(loaded);
+    let more = next.is_some_and(|due| due <= until) && !heads.is_empty();
+    Ok(DueLoad { heads, more, next_due: if more { None } else { next } })
+}
+
+/// Events of `lane` behind `after` in order of position, `limit` at most.
+pub async fn parked_page_load(
+    pool: &Pool,
+    lane: LaneId,
+    after: Option<Position>,
+    limit: u32,
+) -> Result<PageLoad, Error> {
+    const DOING: &str = "loading a page of a parked lane";
+    let after = after.unwrap_or(Position { generation: 0, moves: 0, offset: -1 });
+    // One row more than asked for says whether there are more.
+    let rows = sqlx::query(
+        "SELECT e.lane, e.endpoint_id, l.due, false AS unknown, greatest(l.clock_from, 'epoch') AS clock_from, \
+           e.generation, e.moves, e.log_offset, e.first_held, e.attempts, e.record, \
+           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
+           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled, \
+           sum(octet_length(e.record)) OVER (ORDER BY e.generation, e.moves, e.log_offset) \
+             - octet_length(e.record) AS before \
+         FROM (SELECT * FROM laneway_control.parked_events WHERE lane = $1 \
+           AND (generation, moves, log_offset) > ($2, $3, $4) ORDER BY generation, moves, log_offset LIMIT $5) e \
+         JOIN laneway_control.parked_lanes l ON l.lane = e.lane \
+         ORDER BY e.generation, e.moves, e.log_offset",
+    )
+    .bind(lane.as_bytes().as_slice())
+    .bind(super::value::big(after.generation))
+    .bind(super::value::count(after.moves))
+    .bind(after.offset)
+    .bind(i64::from(limit) + 1)
+    .fetch(pool.inner());
+    take_page(rows, limit).await.map_err(|error| match error {
+        Taking::Driver(source) => Error::Database { doing: DOING, source },
+        Taking::Stored(error) => error,
+    })
+}
+
+enum Taking {
+    Driver(sqlx::Error),
+    Stored(Error),
+}
+
+/// The first rows of `rows` up to `limit` and [`MAX_BYTES`], and whether there were more.
+async fn take_page(
+    mut rows: impl futures_util::Stream<Item = Result<sqlx::postgres::PgRow, sqlx::Error>> + Unpin,
+    limit: u32,
+) -> Result<PageLoad, Taking> {
+    let mut events = Vec::new();
+    let mut more = false;
+    while let Some(row) = rows.try_next().await.map_err(Taking::Driver)? {
+        let before: i64 = row.try_get("before").map_err(Taking::Driver)?;
+        if events.len() == limit as usize || before >= MAX_BYTES {
+            more = true;
+            break;
+        }
+        events.push(parked_event(&row).map_err(Taking::Stored)?);
+    }
+    Ok(PageLoad { events, more })
+}
+
+/// Heads in `partition` held since before `held_before`, longest first; not held unknowns, not those of disabled
+/// endpoints (their clock stands). With them: whether there may be more.
+pub async fn parked_expired_load(
+    pool: &Pool,
+    partition: Partition,
+    held_before: Timestamp,
+    limit: u32,
+) -> Result<(Vec<ParkedEvent>, bool), Error> {
+    const DOING: &str = "loading expired heads";
+    let rows = sqlx::query(
+        "SELECT * FROM (SELECT l.lane, l.endpoint_id, l.due, l.unknown, l.head_held, \
+           greatest(l.clock_from, 'epoch') AS clock_from, \
+           e.generation, e.moves, e.log_offset, e.first_held, e.attempts, e.record, \
+           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
+           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled, \
+           sum(octet_length(e.record)) OVER (ORDER BY l.head_held, l.lane) - octet_length(e.record) AS before \
+         FROM (SELECT * FROM laneway_control.parked_lanes l WHERE partition = $1 AND NOT unknown AND head_held < $2 \
+           AND (last_tried IS NOT NULL OR clock_from < $2) \
+           AND NOT EXISTS (SELECT FROM laneway_control.endpoints p WHERE p.endpoint_id = l.endpoint_id \
+             AND p.state = 'disabled') ORDER BY head_held LIMIT $3) l \
+         CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
+           ORDER BY generation, moves, log_offset LIMIT 1) e) sized \
+         WHERE before < $4 ORDER BY head_held, lane",
+    )
+    .bind(partition.cast_signed())
+    .bind(stored(held_before))
+    .bind(i64::from(limit))
+    .bind(MAX_BYTES)
+    .fetch_all(pool.inner())
+    .await
+    .map_err(Error::doing(DOING))?;
+    let heads = rows.iter().map(parked_event).collect::<Result<Vec<_>, _>>()?;
+    let more = heads.len() == limit as usize;
+    Ok((heads, more))
+}

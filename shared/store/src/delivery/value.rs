@@ -1,0 +1,125 @@
+//! Between the product's values and the driver's.
+
+use crate::Error;
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use laneway_lane::{ParkedEvent, Position};
+use laneway_wire::{EndpointId, LaneId, LaneMode, Record, Timestamp};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A point of time as stored; beyond what the driver can hold, the nearest that it can.
+pub(crate) fn stored(at: Timestamp) -> DateTime<Utc> {
+    // Year 9999: PostgreSQL and chrono both hold it, and nothing that is stored is later.
+    const LAST: i64 = 253_402_300_799_000;
+    DateTime::from_timestamp_millis(at.as_millis().clamp(0, LAST)).unwrap_or(DateTime::UNIX_EPOCH)
+}
+
+/// The inverse of [`stored`]; microseconds are cut off.
+pub(crate) fn loaded(at: DateTime<Utc>) -> Timestamp {
+    Timestamp(at.timestamp_millis())
+}
+
+/// A span in whole milliseconds, at most what an `integer` holds.
+pub(crate) fn millis(span: Duration) -> i32 {
+    i32::try_from(span.as_millis()).unwrap_or(i32::MAX)
+}
+
+/// The inverse of [`millis`].
+pub(crate) fn span(millis: i32) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+}
+
+/// A count as an `integer`.
+pub(crate) fn count(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// The inverse of [`count`].
+pub(crate) fn uncount(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+/// A generation, an epoch or a renewal as a `bigint`.
+pub(crate) fn big(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The inverse of [`big`].
+pub(crate) fn unbig(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A bucket as a `smallint`.
+pub(crate) fn bucket(lane: LaneId) -> i16 {
+    i16::try_from(lane.bucket().number()).expect("buckets are below 1024")
+}
+
+/// A lane mode as a `smallint`.
+pub(crate) fn mode(mode: LaneMode) -> i16 {
+    i16::from(mode.as_byte())
+}
+
+/// A lane id as stored.
+pub(crate) fn lane(bytes: &[u8]) -> Result<LaneId, Error> {
+    <[u8; 16]>::try_from(bytes)
+        .map(LaneId::from_bytes)
+        .map_err(|_| Error::Stored { what: "lane id", value: format!("{} bytes", bytes.len()) })
+}
+
+/// A record as stored in a parked row.
+pub(crate) fn record(bytes: Vec<u8>) -> Result<Arc<Record>, Error> {
+    Record::decode(&Bytes::from(bytes))
+        .map(Arc::new)
+        .map_err(|error| Error::Stored { what: "parked record", value: error.code().to_owned() })
+}
+
+/// The endpoint and lane of a row, by column names.
+pub(crate) fn lane_and_endpoint(row: &PgRow) -> Result<(LaneId, EndpointId), Error> {
+    const DOING: &str = "reading a parked lane";
+    let id: &[u8] = row.try_get("lane").map_err(Error::doing(DOING))?;
+    let endpoint = row.try_get("endpoint_id").map_err(Error::doing(DOING))?;
+    Ok((lane(id)?, EndpointId::from_uuid(endpoint)))
+}
+
+/// A parked event from a row with the columns that `load`'s queries give.
+pub(crate) fn parked_event(row: &PgRow) -> Result<ParkedEvent, Error> {
+    let read = || -> Result<_, sqlx::Error> {
+        let position = Position {
+            generation: unbig(row.try_get("generation")?),
+            moves: uncount(row.try_get("moves")?),
+            offset: row.try_get("log_offset")?,
+        };
+        let first_held = loaded(row.try_get("first_held")?);
+        let clock_from = loaded(row.try_get("clock_from")?);
+        let due = loaded(row.try_get("due")?);
+        Ok((position, first_held, clock_from, due))
+    };
+    let flags = || -> Result<(bool, bool, bool, i32), sqlx::Error> {
+        Ok((
+            row.try_get("unknown")?,
+            row.try_get("open_intent")?,
+            row.try_get("settled")?,
+            row.try_get("attempts")?,
+        ))
+    };
+    const DOING: &str = "reading a parked event";
+    let (position, first_held, clock_from, due) = read().map_err(Error::doing(DOING))?;
+    let (unknown, open_intent, settled, attempts) = flags().map_err(Error::doing(DOING))?;
+    let (lane, _) = lane_and_endpoint(row)?;
+    let bytes: Vec<u8> = row.try_get("record").map_err(Error::doing(DOING))?;
+    Ok(ParkedEvent {
+        lane,
+        position,
+        record: record(bytes)?,
+        first_held,
+        clock_from,
+        attempts: uncount(attempts),
+        due,
+        unknown,
+        open_intent,
+        settled,
+    })
+}
