@@ -4,9 +4,19 @@
 //! put into every source database, `laneway_control` (everything else) exists once. Functions are called noun_verb,
 //! take a [`Pool`], and give back their own types: no caller sees a row or a driver's type.
 
+pub mod deliveries;
+pub mod delivery;
+pub mod endpoints;
 mod error;
+pub mod events;
+pub mod idempotency;
+pub mod keys;
 pub mod migrate;
 mod pool;
+pub mod projects;
+pub mod secrets;
+pub mod subscriptions;
+pub mod topology;
 
 pub use error::Error;
 pub use pool::{Options, Pool};

@@ -5,6 +5,7 @@
 CREATE TABLE laneway_control.topic_generations (
     generation bigint PRIMARY KEY,
     topic      text NOT NULL,
+    topic_id   text NOT NULL, -- Kafka's own id: another one under the same name is another topic
     partitions integer NOT NULL,
     reason     text NOT NULL, -- created, recreated, log_lost
     created_at timestamptz NOT NULL DEFAULT now()
