@@ -92,6 +92,17 @@ impl Error {
         self.has_code("23514")
     }
 
+    /// Whether the statement's values were refused: a constraint, or a value that its type does not hold. Nothing of
+    /// the statement was written, and it will be refused again.
+    pub fn is_value_refused(&self) -> bool {
+        self.has_class("22") || self.has_class("23")
+    }
+
+    /// Whether a schema, table, column or function is missing: the migrations have not been run.
+    pub fn is_schema_missing(&self) -> bool {
+        ["3F000", "42P01", "42703", "42883"].iter().any(|code| self.has_code(code))
+    }
+
     /// Whether a NOWAIT lock or a lock timeout was refused.
     pub fn is_lock_not_available(&self) -> bool {
         self.has_code("55P03")
@@ -119,6 +130,14 @@ impl Error {
             }
         ) || self.has_code("57P01")
             || self.has_code("57P02")
+    }
+
+    fn has_class(&self, wanted: &str) -> bool {
+        matches!(
+            self,
+            Self::Database { source: sqlx::Error::Database(error), .. }
+                if error.code().is_some_and(|code| code.starts_with(wanted))
+        )
     }
 
     fn has_code(&self, wanted: &str) -> bool {

@@ -7,9 +7,11 @@
 pub mod deliveries;
 pub mod delivery;
 pub mod endpoints;
+pub mod emit;
 mod error;
 pub mod events;
 pub mod idempotency;
+pub mod inspect;
 pub mod keys;
 pub mod migrate;
 mod pool;
