@@ -147,12 +147,14 @@ pub enum SettleItem {
         record: Arc<Record>,
         /// The attempt.
         attempt: AttemptRow,
-        /// For a parked head: when it is due again; none for a live lane.
+        /// For a parked head: when it is due again (an unknown: as [`NewParked::due`]); none for a live lane.
         parked_due: Option<Timestamp>,
         /// For a parked head: it is now a held unknown.
         unknown: bool,
     },
-    /// The delivery has its final outcome: an inbox row, and what goes with it.
+    /// The delivery has its final outcome: an inbox row, and what goes with it. A delivery that has its inbox row
+    /// already (a parked event loaded with `settled`) keeps that one: then only its parked row goes, and `outcome`,
+    /// [`FinalOutcome::Delivered`] without an attempt, says nothing.
     Final {
         /// The lane.
         lane: LaneId,
@@ -220,7 +222,8 @@ pub struct NewParked {
     pub first_held: Timestamp,
     /// Recorded attempts, the one in the same item included.
     pub attempts: u32,
-    /// Not before this.
+    /// Not before this. For a held unknown: since when it is held, or until when its request may still travel, if
+    /// that is later.
     pub due: Timestamp,
     /// It is a held unknown.
     pub unknown: bool,

@@ -248,7 +248,7 @@ pub struct ParkedEvent {
     pub clock_from: Timestamp,
     /// Recorded attempts; 0 for all but heads.
     pub attempts: u32,
-    /// Not before this (heads).
+    /// Not before this (heads); for a held unknown as it was written ([`crate::NewParked::due`]).
     pub due: Timestamp,
     /// It is a held unknown: it waits for a command and neither is sent nor expires.
     pub unknown: bool,

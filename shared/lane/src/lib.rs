@@ -19,10 +19,33 @@
 //!   exactly once each, unless the partition is lost; they read committed rows, outside the settle queue but only
 //!   rows that this owner wrote: what they return can be older than the queue's end, never newer.
 
+mod classify;
+mod command;
+mod core;
 pub mod effect;
+mod endpoint;
+mod gauges;
+mod hash;
+mod health;
 pub mod input;
+mod intake;
+mod judge;
+mod lanes;
+mod ledger;
 pub mod limits;
+mod loads;
+mod mutant;
+mod outcome;
+mod partition;
+mod schedule;
+mod shared;
+mod window;
 
+pub use core::Core;
 pub use effect::*;
+pub use gauges::{EndpointGauges, Gauges};
 pub use input::*;
 pub use limits::*;
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
+pub use shared::Effects;

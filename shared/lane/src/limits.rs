@@ -10,9 +10,15 @@ pub struct Limits {
     pub window_events: u32,
     /// The same in payload bytes.
     pub window_bytes: u64,
-    /// The part of a partition's window (percent) that live events of one endpoint may fill before its oldest lanes
-    /// are parked.
+    /// The part (percent) of what may be incomplete (`open_percent`) that live events of one slow endpoint may fill
+    /// before its oldest lanes are parked.
     pub endpoint_share_percent: u32,
+    /// Part of a partition's window (percent) that may be incomplete at a time. Below half: then only what really holds
+    /// the position back reaches the second half of the window.
+    pub open_percent: u32,
+    /// An endpoint that would need longer than this for its live events at its present pace is slow: it is the one
+    /// whose lanes are parked when the window gets scarce. A backlog that drains faster is only waited for.
+    pub slow_after: Duration,
     /// Requests in flight from this process, over all endpoints.
     pub max_in_flight: u32,
     /// A failed head stays live no longer than this after its first attempt; then its lane is parked.
@@ -49,6 +55,8 @@ impl Default for Limits {
             window_events: 20_000,
             window_bytes: 64 * 1024 * 1024,
             endpoint_share_percent: 50,
+            open_percent: 25,
+            slow_after: Duration::from_secs(5),
             max_in_flight: 512,
             live_retry: Duration::from_secs(30),
             page_events: 64,

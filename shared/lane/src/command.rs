@@ -1,0 +1,104 @@
+//! A person's word on a held unknown (design 5.8). It is applied in the settle queue, and only to what is a held
+//! unknown once everything queued before it is durable.
+
+use crate::core::Outcome;
+use crate::effect::{FinalOutcome, SettleItem};
+use crate::input::Verdict;
+use crate::lanes::{Event, Lane, Phase};
+use crate::partition::{Deferred, Part, What};
+use crate::shared::{Effects, Shared};
+use laneway_wire::Timestamp;
+use std::time::Duration;
+
+/// Commands of one partition that may wait; the shell offers the others again.
+const MOST_DEFERRED: usize = 1_024;
+
+impl Part {
+    /// Applies a command, once.
+    pub(crate) fn command(&mut self, sh: &mut Shared, given: Deferred, fx: &mut Effects) {
+        let known = self.commands.contains(&given.command)
+            || self.deferred.iter().any(|deferred| deferred.command == given.command);
+        if known || !self.is_active() {
+            return;
+        }
+        let parked = self.parked.get(&given.lane).copied();
+        let (Some(parked), Some(head)) = (parked, given.head.as_ref().filter(|head| head.unknown))
+        else {
+            return self.refuse(given, fx);
+        };
+        let found = self.lanes.find(given.lane);
+        match found.and_then(|index| self.lanes.get(index)).map(|lane| &lane.phase) {
+            None | Some(Phase::Asleep) => {}
+            // Its park, or the failure that makes it unknown, may be what was read: wait until that is told.
+            Some(Phase::Parking | Phase::Settling { leaving: false }) => {
+                if self.deferred.len() < MOST_DEFERRED {
+                    self.deferred.push(given);
+                }
+                return;
+            }
+            Some(_) => return self.refuse(given, fx),
+        }
+        match given.verdict {
+            Verdict::NotApplied => {
+                // `due` of a held unknown says since when it is held, or until when its request may travel.
+                let held = sh.now.since(head.due);
+                let due = head.due.max(sh.now);
+                let item = SettleItem::ReleaseUnknown {
+                    lane: given.lane,
+                    delivery: head.record.head.delivery_id(),
+                    first_held: head.first_held + held,
+                    due,
+                    command: given.command,
+                };
+                self.commands.insert(given.command);
+                let what = What::Release { id: given.lane, due, command: given.command };
+                self.settle(what, item, fx);
+            }
+            Verdict::Delivered => {
+                let event = Event {
+                    delivery: head.record.head.delivery_id(),
+                    record: head.record.clone(),
+                    position: head.position,
+                    logged: false,
+                    attempts: head.attempts,
+                    first_held: head.first_held,
+                    clock_from: Timestamp(i64::MIN),
+                    first_tried: None,
+                    due: head.due,
+                    unknown: true,
+                    open_intent: false,
+                    settled: false,
+                };
+                let lane = Lane::new(given.lane, parked.ep, true);
+                let index = found.unwrap_or_else(|| self.insert_lane(sh, lane));
+                self.put_in(sh, index, event);
+                self.commands.insert(given.command);
+                let Some(event) = self.lanes.at(index).head.take() else { return };
+                let outcome = Outcome {
+                    attempts: event.attempts,
+                    event,
+                    outcome: FinalOutcome::Delivered,
+                    attempt: None,
+                    status: None,
+                    took: Duration::ZERO,
+                    command: Some(given.command),
+                };
+                self.finish(sh, index, outcome, fx);
+            }
+        }
+    }
+
+    /// Looks again at commands that waited.
+    pub(crate) fn retry_commands(&mut self, sh: &mut Shared, fx: &mut Effects) {
+        for given in std::mem::take(&mut self.deferred) {
+            self.command(sh, given, fx);
+        }
+    }
+
+    fn refuse(&mut self, given: Deferred, fx: &mut Effects) {
+        let command = given.command;
+        self.commands.insert(command);
+        let item = SettleItem::RefuseCommand { command, reason: "not_unknown" };
+        self.settle(What::Refuse { command }, item, fx);
+    }
+}
