@@ -1,0 +1,379 @@
+//! The consumer's thread: polls, assigns, reads, drains.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{Message, Offset, TopicPartitionList};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::client::{Client, Rebalance, Rebalances};
+use super::{Batch, ConsumerSettings, Event, RawRecord, Shared};
+use crate::BusError;
+
+/// The thread looks around at least so often, bell or not.
+const IDLE: Duration = Duration::from_millis(100);
+/// Client events taken before the thread looks at the rest.
+const CLIENT_EVENTS: usize = 16;
+/// A start that the client is not ready for is tried again after this.
+const SEEK_RETRY: Duration = Duration::from_millis(10);
+/// The client answers a seek from memory.
+const SEEK_LIMIT: Duration = Duration::from_secs(1);
+
+/// One assigned partition.
+struct Partition {
+    queue: PartitionQueue<Rebalances>,
+    reading: Reading,
+}
+
+/// Where a partition is read; `start` is the number of the caller's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// Not started, or stands still.
+    No,
+    /// The offset wanted next.
+    From { start: u64, next: i64 },
+    /// The log has nothing at `wanted`; the caller has not been told yet.
+    OutOfRange { start: u64, wanted: i64 },
+}
+
+/// What happens when the partitions are drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Unassign,
+    Close,
+}
+
+pub(super) struct Worker {
+    client: Arc<Client>,
+    settings: ConsumerSettings,
+    shared: Arc<Shared>,
+    control: mpsc::Sender<Event>,
+    records: mpsc::Sender<Batch>,
+    ended: Option<oneshot::Sender<()>>,
+    partitions: BTreeMap<i32, Partition>,
+    draining: Option<(Instant, After)>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The queues hold the client: first they, then it. Its end leaves the group.
+        self.partitions.clear();
+        self.client.context().close();
+    }
+}
+
+impl Worker {
+    pub(super) fn new(
+        client: Arc<Client>,
+        settings: ConsumerSettings,
+        shared: Arc<Shared>,
+        control: mpsc::Sender<Event>,
+        records: mpsc::Sender<Batch>,
+        ended: oneshot::Sender<()>,
+    ) -> Self {
+        let ended = Some(ended);
+        let (partitions, draining) = (BTreeMap::new(), None);
+        Self { client, settings, shared, control, records, ended, partitions, draining }
+    }
+
+    pub(super) fn run(mut self) {
+        while self.turn() {}
+        let ended = self.ended.take();
+        drop(self);
+        if let Some(ended) = ended {
+            let _ = ended.send(());
+        }
+    }
+
+    /// One look at everything; `false` at the end.
+    fn turn(&mut self) -> bool {
+        for _ in 0..CLIENT_EVENTS {
+            match self.client.poll(Duration::ZERO) {
+                Some(Err(error)) if !self.client_error(&error) => return false,
+                // A record beside the partition queues would be of an assignment that is over.
+                Some(_) | None => {}
+            }
+            match self.client.context().take() {
+                Some(rebalance) => self.rebalance(rebalance),
+                None => break,
+            }
+        }
+        if !self.orders() || !self.drained() {
+            return false;
+        }
+        match self.read() {
+            Read::Something => {}
+            Read::Nothing => self.shared.wait(self.patience()),
+        }
+        true
+    }
+
+    /// How long nothing can happen without the bell.
+    fn patience(&self) -> Duration {
+        let starting = !self.shared.desk().starts.is_empty();
+        let draining =
+            self.draining.map(|(until, _)| until.saturating_duration_since(Instant::now()));
+        draining.unwrap_or(IDLE).min(if starting { SEEK_RETRY } else { IDLE })
+    }
+
+    fn rebalance(&mut self, rebalance: Rebalance) {
+        match rebalance {
+            Rebalance::Assign(partitions) => self.assign(partitions),
+            Rebalance::Revoke if self.partitions.is_empty() => self.unassign(),
+            Rebalance::Revoke => self.drain(After::Unassign),
+            Rebalance::Lost => {
+                let lost = self.stop_reading();
+                self.unassign();
+                if !lost.is_empty() {
+                    self.tell(Event::Lost(lost));
+                }
+            }
+        }
+    }
+
+    fn assign(&mut self, partitions: Vec<i32>) {
+        let mut list = TopicPartitionList::new();
+        for &partition in &partitions {
+            // Split first: so no record can come by the common queue.
+            let queue = self.client.split_partition_queue(&self.settings.topic, partition);
+            let Some(mut queue) = queue else { continue };
+            let bell = self.shared.clone();
+            queue.set_nonempty_callback(move || bell.wake());
+            self.partitions.insert(partition, Partition { queue, reading: Reading::No });
+            // The beginning is only a place to stand until the caller gives the position: what is read ahead of
+            // there is dropped, and everything of it that could pass for a record wanted lies in order.
+            let added =
+                list.add_partition_offset(&self.settings.topic, partition, Offset::Beginning);
+            added.expect("the beginning is an offset");
+        }
+        if let Err(error) = self.client.assign(&list) {
+            tracing::warn!(%error, "assignment refused by the client");
+        }
+        self.tell(Event::Assigned(partitions));
+    }
+
+    fn unassign(&mut self) {
+        self.partitions.clear();
+        let mut desk = self.shared.desk();
+        desk.starts.clear();
+        desk.commits.clear();
+        desk.paused.clear();
+        drop(desk);
+        if let Err(error) = self.client.unassign() {
+            tracing::warn!(%error, "unassignment refused by the client");
+        }
+    }
+
+    /// Reads no more and gives the partitions there were.
+    fn stop_reading(&mut self) -> Vec<i32> {
+        self.draining = None;
+        for partition in self.partitions.values_mut() {
+            partition.reading = Reading::No;
+        }
+        self.partitions.keys().copied().collect()
+    }
+
+    fn drain(&mut self, after: After) {
+        let partitions = self.stop_reading();
+        self.shared.desk().released = false;
+        self.draining = Some((Instant::now() + self.settings.release_limit, after));
+        self.tell(Event::Revoked(partitions));
+    }
+
+    /// Ends a drain that is over; `false` when the client is to be closed.
+    fn drained(&mut self) -> bool {
+        let Some((until, after)) = self.draining else { return true };
+        let released = self.shared.desk().released;
+        if !released && Instant::now() < until {
+            return true;
+        }
+        if !released {
+            tracing::warn!(limit = ?self.settings.release_limit, "partitions given up unreleased");
+        }
+        self.draining = None;
+        self.commit();
+        self.unassign();
+        after == After::Unassign
+    }
+
+    /// Does what the caller wants; `false` when there is nothing more to do.
+    fn orders(&mut self) -> bool {
+        let (leave, abandoned) = {
+            let mut desk = self.shared.desk();
+            (std::mem::take(&mut desk.leave), desk.abandoned && self.ended_unheard())
+        };
+        if abandoned {
+            return false;
+        }
+        if leave {
+            if self.partitions.is_empty() {
+                return false;
+            }
+            match &mut self.draining {
+                Some((_, after)) => *after = After::Close,
+                None => self.drain(After::Close),
+            }
+        }
+        self.commit();
+        if self.draining.is_none() {
+            self.start();
+        }
+        true
+    }
+
+    /// Whether nobody waits for the end: the caller dropped its end without leaving.
+    fn ended_unheard(&self) -> bool {
+        self.ended.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    fn start(&mut self) {
+        let starts = std::mem::take(&mut self.shared.desk().starts);
+        for (number, (start, offset)) in starts {
+            let Some(partition) = self.partitions.get_mut(&number) else { continue };
+            partition.reading = Reading::No;
+            let topic = &self.settings.topic;
+            match self.client.seek(topic, number, Offset::Offset(offset), SEEK_LIMIT) {
+                Ok(()) => partition.reading = Reading::From { start, next: offset },
+                Err(error) => {
+                    // Right after an assignment the client is not ready: the order stays, unless there is a newer one.
+                    tracing::trace!(%error, partition = number, "start is tried again");
+                    self.shared.desk().starts.entry(number).or_insert((start, offset));
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self) {
+        let commits = std::mem::take(&mut self.shared.desk().commits);
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in commits {
+            if self.partitions.contains_key(&partition) {
+                let offset = Offset::Offset(offset);
+                let _ = list.add_partition_offset(&self.settings.topic, partition, offset);
+            }
+        }
+        if list.count() > 0
+            && let Err(error) = self.client.commit(&list, CommitMode::Async)
+        {
+            tracing::debug!(%error, "advisory commit failed");
+        }
+    }
+
+    /// Hands one batch of each partition to the caller, as far as there is room.
+    fn read(&mut self) -> Read {
+        let mut read = Read::Nothing;
+        for (&number, partition) in &mut self.partitions {
+            if partition.reading == Reading::No || self.shared.desk().paused.contains(&number) {
+                continue;
+            }
+            // Room first: what is taken from the client must have a place.
+            let Ok(room) = self.records.try_reserve() else { break };
+            let (start, event) = match partition.reading {
+                Reading::No => continue,
+                Reading::OutOfRange { start, wanted } => {
+                    partition.reading = Reading::No;
+                    (start, Event::OffsetOutOfRange { partition: number, wanted })
+                }
+                Reading::From { start, next } => {
+                    let (records, end) = take(&partition.queue, &self.settings, next);
+                    let next = records.last().map_or(next, |last| last.offset + 1);
+                    partition.reading = match end {
+                        End::Error(
+                            RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::LogTruncation,
+                        ) => Reading::OutOfRange { start, wanted: next },
+                        End::Error(code) => {
+                            tracing::debug!(partition = number, %code, "reading failed, goes on");
+                            Reading::From { start, next }
+                        }
+                        End::Empty | End::Full => Reading::From { start, next },
+                    };
+                    if !matches!(end, End::Empty) {
+                        read = Read::Something;
+                    }
+                    if records.is_empty() {
+                        continue;
+                    }
+                    (start, Event::Records(records))
+                }
+            };
+            room.send(Batch { partition: number, start, event });
+            read = Read::Something;
+        }
+        read
+    }
+
+    /// `false` when the client is dead.
+    fn client_error(&mut self, error: &KafkaError) -> bool {
+        let fatal = self.client.client().fatal_error();
+        if let Some((code, reason)) = fatal {
+            tracing::error!(%code, reason, "kafka consumer ended for good");
+            self.tell(Event::Fatal(BusError::Fatal(KafkaError::MessageConsumptionFatal(code))));
+            return false;
+        }
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                self.tell(Event::TopicGone);
+            }
+            _ => tracing::debug!(%error, "kafka consumer reports an error, goes on"),
+        }
+        true
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody listening: the caller has gone, the next turn ends.
+        let _ = self.control.blocking_send(event);
+    }
+}
+
+enum Read {
+    Something,
+    Nothing,
+}
+
+/// Why a batch ended.
+enum End {
+    Empty,
+    Full,
+    Error(RDKafkaErrorCode),
+}
+
+/// Takes records from offset `next` on, up to a batch.
+fn take(
+    queue: &PartitionQueue<Rebalances>,
+    settings: &ConsumerSettings,
+    next: i64,
+) -> (Vec<RawRecord>, End) {
+    let mut records = Vec::new();
+    let (mut bytes, mut next) = (0, next);
+    while records.len() < settings.batch_records && bytes < settings.batch_bytes {
+        match queue.poll(Duration::ZERO) {
+            None => return (records, End::Empty),
+            Some(Err(error)) => {
+                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+                return (records, End::Error(code));
+            }
+            // Read ahead before the start.
+            Some(Ok(message)) if message.offset() < next => {}
+            Some(Ok(message)) => {
+                let key = Bytes::copy_from_slice(message.key().unwrap_or_default());
+                let value = Bytes::copy_from_slice(message.payload().unwrap_or_default());
+                bytes += key.len() + value.len();
+                next = message.offset() + 1;
+                records.push(RawRecord {
+                    partition: message.partition(),
+                    offset: message.offset(),
+                    key,
+                    value,
+                    timestamp: message.timestamp().to_millis(),
+                });
+            }
+        }
+    }
+    (records, End::Full)
+}
