@@ -309,7 +309,7 @@ impl Worker {
     }
 
     /// `false` when the client is dead.
-    fn client_error(&mut self, error: &KafkaError) -> bool {
+    fn client_error(&self, error: &KafkaError) -> bool {
         let fatal = self.client.client().fatal_error();
         if let Some((code, reason)) = fatal {
             tracing::error!(%code, reason, "kafka consumer ended for good");
