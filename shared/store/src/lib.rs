@@ -16,7 +16,10 @@ pub mod keys;
 pub mod migrate;
 mod pool;
 pub mod projects;
+pub mod relay;
+pub mod routing;
 pub mod secrets;
+pub mod source;
 pub mod subscriptions;
 pub mod topology;
 

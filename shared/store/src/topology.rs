@@ -196,11 +196,27 @@ pub async fn generation_raise(
     .execute(&mut *tx)
     .await
     .map_err(Error::doing(DOING))?;
+    // Closes the old marks, those not written yet too: whoever raises one later learns that it counts for nothing.
+    sqlx::query(
+        "INSERT INTO laneway_control.topic_marks AS m (generation, partition, acked, closed) \
+         SELECT $1, p, -1, true FROM generate_series(0, $2 - 1) AS p ORDER BY p \
+         ON CONFLICT (generation, partition) DO UPDATE SET closed = true",
+    )
+    .bind(old)
+    .bind(db_int(present.partitions))
+    .execute(&mut *tx)
+    .await
+    .map_err(Error::doing(DOING))?;
+    // A loss begins no later than at the lowest offset that came to be acknowledged below the mark.
     sqlx::query(
         "INSERT INTO laneway_control.topic_fences (generation, partition, first_lost) \
-         SELECT $1, partition, min(first_lost) FROM unnest($2::int[], $3::bigint[]) AS l (partition, first_lost) \
-         GROUP BY partition",
+         SELECT $2, l.partition, least(min(l.first_lost), \
+            min(m.low) FILTER (WHERE m.low_at > now() - interval '2 minutes' AND m.low < m.acked)) \
+         FROM unnest($3::int[], $4::bigint[]) AS l (partition, first_lost) \
+         LEFT JOIN laneway_control.topic_marks m ON m.generation = $1 AND m.partition = l.partition \
+         GROUP BY l.partition",
     )
+    .bind(old)
     .bind(new)
     .bind(&partitions)
     .bind(&firsts)
@@ -296,32 +312,55 @@ pub async fn marks(pool: &Pool, generation: u64, partitions: u32) -> Result<Vec<
     Ok(marks)
 }
 
-/// Raises marks (partition, acknowledged offset; each partition at most once) and gives what they now are; a mark
-/// never falls. Durable when this returns, so a cursor may move.
+/// What was acknowledged in one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acked {
+    /// The partition.
+    pub partition: u32,
+    /// The lowest offset.
+    pub low: i64,
+    /// The highest offset.
+    pub high: i64,
+}
+
+/// Raises marks (each partition at most once) and gives what they now are; a mark never falls. Durable when this
+/// returns, so a cursor may move. None if the generation is closed: then nothing of it may be counted as published.
 pub async fn marks_raise(
     pool: &Pool,
     generation: u64,
-    acked: &[(u32, i64)],
-) -> Result<Vec<(u32, i64)>, Error> {
+    acked: &[Acked],
+) -> Result<Option<Vec<(u32, i64)>>, Error> {
     const DOING: &str = "raising the marks";
-    let (partitions, offsets): (Vec<i32>, Vec<i64>) =
-        acked.iter().map(|&(partition, offset)| (db_int(partition), offset)).unzip();
+    let partitions: Vec<i32> = acked.iter().map(|acked| db_int(acked.partition)).collect();
+    let lows: Vec<i64> = acked.iter().map(|acked| acked.low).collect();
+    let highs: Vec<i64> = acked.iter().map(|acked| acked.high).collect();
     // In the order of partitions: two processes raise the same rows.
     let rows = sqlx::query(
-        "INSERT INTO laneway_control.topic_marks AS m (generation, partition, acked) \
-         SELECT $1, p, o FROM unnest($2::int[], $3::bigint[]) AS a (p, o) ORDER BY p \
-         ON CONFLICT (generation, partition) DO UPDATE SET acked = greatest(m.acked, excluded.acked) \
+        "INSERT INTO laneway_control.topic_marks AS m (generation, partition, acked, low, low_at) \
+         SELECT $1, p, high, low, now() FROM unnest($2::int[], $3::bigint[], $4::bigint[]) AS a (p, low, high) \
+         ORDER BY p \
+         ON CONFLICT (generation, partition) DO UPDATE SET acked = greatest(m.acked, excluded.acked), \
+            low = CASE WHEN excluded.low > m.acked THEN m.low \
+                       WHEN m.low_at > now() - interval '1 minute' THEN least(m.low, excluded.low) \
+                       ELSE excluded.low END, \
+            low_at = CASE WHEN excluded.low > m.acked THEN m.low_at ELSE now() END \
+         WHERE NOT m.closed \
          RETURNING partition, acked",
     )
     .bind(db_big(generation))
     .bind(&partitions)
-    .bind(&offsets)
+    .bind(&lows)
+    .bind(&highs)
     .fetch_all(pool.inner())
     .await
     .map_err(Error::doing(DOING))?;
+    if rows.len() != acked.len() {
+        return Ok(None);
+    }
     rows.iter()
         .map(|row| Ok((int(row, 0, DOING)?, row.try_get(1).map_err(Error::doing(DOING))?)))
-        .collect()
+        .collect::<Result<_, _>>()
+        .map(Some)
 }
 
 /// First offset that is not complete yet, of every partition in `generation`.

@@ -20,11 +20,16 @@ CREATE TABLE laneway_control.topic_fences (
     PRIMARY KEY (generation, partition)
 );
 
--- Highest acknowledged offset; raised before a cursor moves, never lowered within a generation.
+-- Highest acknowledged offset; raised before a cursor moves, never lowered within a generation. `low` is the lowest
+-- offset acknowledged of late although it lay below the mark: usual where several relays write, and a trace of a lost
+-- log that a loss must not begin behind. Closed with its generation: what is acknowledged later counts for nothing.
 CREATE TABLE laneway_control.topic_marks (
     generation bigint NOT NULL REFERENCES laneway_control.topic_generations,
     partition  integer NOT NULL,
     acked      bigint NOT NULL,
+    low        bigint,
+    low_at     timestamptz,
+    closed     boolean NOT NULL DEFAULT false,
     PRIMARY KEY (generation, partition)
 );
 

@@ -1,0 +1,47 @@
+//! What the relay reads and writes in a source database: leases and cursors of the 16 shards, batches by snapshot
+//! difference, the history of what was published, held rows (design section 4).
+
+mod cursor;
+mod held;
+mod lease;
+mod read;
+mod snapshot;
+
+pub use cursor::{
+    Advance, Cursor, EntryAcks, acks_all, acks_of, batch_advance, batch_open, batch_reopen,
+    cursor_go_back, cursor_load, cursor_restore,
+};
+pub use held::{
+    HeldCount, HeldRow, Hold, HoldReason, Leave, held_any, held_counts, held_lanes, held_leave,
+    held_refuse, held_sendable, held_tenants_allow,
+};
+pub use lease::{Lease, leases_acquire, leases_release, leases_renew, member_beat, member_leave};
+pub use read::{
+    Bounds, OutboxRow, Page, Pending, Poll, batch_bounds, batch_page, pending, poll, rows_by_id,
+};
+pub use snapshot::Snapshot;
+
+/// How many shards an outbox has; fixed for ever, as the column that holds it.
+pub const SHARDS: u8 = 16;
+
+/// One of [`SHARDS`] parts of an outbox: a tenant is in one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shard(pub u8);
+
+impl Shard {
+    pub(crate) fn db(self) -> i16 {
+        i16::from(self.0)
+    }
+
+    pub(crate) fn from_db(value: i16) -> Result<Self, crate::Error> {
+        u8::try_from(value)
+            .ok()
+            .filter(|shard| *shard < SHARDS)
+            .map(Self)
+            .ok_or_else(|| crate::Error::Stored { what: "shard", value: value.to_string() })
+    }
+}
+
+pub(crate) fn millis(span: std::time::Duration) -> f64 {
+    span.as_secs_f64() * 1000.0
+}
