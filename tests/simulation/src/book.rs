@@ -1,0 +1,350 @@
+//! What follows from the event log, kept up line by line, for the checkers.
+
+use crate::event::{
+    Delivery, Event, Instance, Kind, Lane, Outcome, Policy, Request, Seen, Switch, Time, Word,
+    Write,
+};
+use crate::plan::Plan;
+use laneway_lane::{Epoch, Partition};
+use std::collections::BTreeSet;
+
+/// One delivery, as far as the log tells.
+#[derive(Debug, Clone)]
+pub struct Story {
+    /// Its lane.
+    pub lane: Lane,
+    /// Its endpoint.
+    pub endpoint: u32,
+    /// Its place in the lane's order: that of first occurrences in the topic.
+    pub order: usize,
+    /// Its final outcome, once durable.
+    pub outcome: Option<Outcome>,
+    /// Number of the last recorded attempt.
+    pub recorded: u32,
+    /// Recorded end of the last attempt that was made, what it was, and its number.
+    pub last: Option<(Time, Kind, u32)>,
+    /// The last request of it.
+    pub last_request: Option<Request>,
+    /// When a core first had it.
+    pub first_took: Option<Time>,
+    /// The earliest `first_held` in a row, or begin of the first recorded attempt.
+    pub first_held: Option<Time>,
+    /// It has a parked row, or had one.
+    pub parked: bool,
+    /// It is a held unknown.
+    pub held: bool,
+    /// Its intent: epoch and attempt.
+    pub intent: Option<(Epoch, u32)>,
+    /// When a command last released it.
+    pub released: Option<Time>,
+    /// Operators' words about it.
+    pub words: Vec<(i64, Word)>,
+}
+
+/// One lane.
+#[derive(Debug, Clone, Default)]
+pub struct LaneStory {
+    /// Its deliveries in order.
+    pub order: Vec<Delivery>,
+    /// So many of the first have their outcome.
+    pub done: usize,
+    /// Requests that may be under way.
+    pub open: Vec<Request>,
+    /// Since when its head is a held unknown.
+    pub held_since: Option<Time>,
+    /// How long heads of it were held in all, up to the last release, ms.
+    pub held_for: Time,
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Trip {
+    /// Who sent it.
+    pub instance: Instance,
+    /// Under which epoch.
+    pub epoch: Epoch,
+    /// Of which partition.
+    pub partition: Partition,
+    /// What.
+    pub delivery: Delivery,
+    /// Attempt number.
+    pub attempt: u32,
+    /// When it began.
+    pub began: Time,
+    /// When it is cut.
+    pub deadline: Time,
+    /// What its process saw.
+    pub seen: Option<Seen>,
+}
+
+impl Trip {
+    /// Whether it may still be under way.
+    pub fn is_open(&self, now: Time) -> bool {
+        now < self.deadline && matches!(self.seen, None | Some(Seen::Cut))
+    }
+}
+
+/// One partition.
+#[derive(Debug, Clone, Default)]
+pub struct PartitionStory {
+    /// Its present epoch; 0 before the first.
+    pub epoch: Epoch,
+    /// It was released in good order.
+    pub released: bool,
+    /// Its records: offset and delivery, if it is one.
+    pub records: Vec<(i64, Option<Delivery>)>,
+    /// Offsets in quarantine.
+    pub quarantined: BTreeSet<i64>,
+    /// Stored position.
+    pub next_offset: i64,
+}
+
+/// One endpoint.
+#[derive(Debug, Clone, Default)]
+pub struct EndpointStory {
+    /// Since when it is degraded.
+    pub degraded: Option<Time>,
+    /// Since when it is disabled.
+    pub disabled: Option<Time>,
+    /// How long it was disabled in all, up to the last enabling, ms.
+    pub disabled_for: Time,
+    /// When the last request of a valid owner reached it.
+    pub last_arrival: Option<Time>,
+}
+
+/// What follows from the log.
+#[derive(Debug)]
+pub struct Book {
+    /// By delivery.
+    pub deliveries: Vec<Story>,
+    /// By lane.
+    pub lanes: Vec<LaneStory>,
+    /// By request.
+    pub trips: Vec<Trip>,
+    /// By partition.
+    pub partitions: Vec<PartitionStory>,
+    /// By endpoint.
+    pub endpoints: Vec<EndpointStory>,
+    /// By endpoint.
+    pub policies: Vec<Policy>,
+    /// Epochs whose owner crashed, lost them or was taken over from: what it had under way may be repeated.
+    pub broken: BTreeSet<Epoch>,
+    holders: Vec<(Instance, Epoch)>,
+}
+
+impl Book {
+    /// An empty one.
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            deliveries: Vec::new(),
+            lanes: Vec::new(),
+            trips: Vec::new(),
+            partitions: vec![PartitionStory::default(); plan.partitions as usize],
+            endpoints: vec![EndpointStory::default(); plan.endpoints.len()],
+            policies: plan.endpoints.iter().map(|endpoint| endpoint.on_unknown.into()).collect(),
+            broken: BTreeSet::new(),
+            holders: Vec::new(),
+        }
+    }
+
+    /// A delivery's story.
+    pub fn story(&self, delivery: Delivery) -> &Story {
+        &self.deliveries[delivery as usize]
+    }
+
+    /// Whether all that comes before it in its lane has its outcome.
+    pub fn is_head(&self, delivery: Delivery) -> bool {
+        let story = self.story(delivery);
+        self.lanes[story.lane as usize].done >= story.order
+    }
+
+    /// Whether the epoch is the present one of the partition.
+    pub fn is_current(&self, partition: Partition, epoch: Epoch) -> bool {
+        let story = &self.partitions[partition as usize];
+        story.epoch == epoch && !story.released
+    }
+
+    /// How long a delivery's horizon stood still by now at most, ms.
+    pub fn stalled(&self, delivery: Delivery, now: Time) -> Time {
+        let story = self.story(delivery);
+        let lane = &self.lanes[story.lane as usize];
+        let endpoint = &self.endpoints[story.endpoint as usize];
+        let open = |since: Option<Time>| since.map_or(0, |since| now - since);
+        lane.held_for + open(lane.held_since) + endpoint.disabled_for + open(endpoint.disabled)
+    }
+
+    /// Takes a line in.
+    pub fn note(&mut self, at: Time, event: &Event) {
+        match event {
+            Event::Produced { partition, offset, delivery, lane, endpoint, first } => {
+                self.partitions[*partition as usize].records.push((*offset, Some(*delivery)));
+                if *first {
+                    self.produced(*delivery, *lane, *endpoint);
+                }
+            }
+            Event::Garbage { partition, offset } => {
+                self.partitions[*partition as usize].records.push((*offset, None));
+            }
+            Event::Owned { partition, epoch, instance, clean } => {
+                let story = &mut self.partitions[*partition as usize];
+                if !clean {
+                    self.broken.insert(story.epoch);
+                }
+                (story.epoch, story.released) = (*epoch, false);
+                self.holders.push((*instance, *epoch));
+            }
+            Event::Released { partition, .. } => {
+                self.partitions[*partition as usize].released = true;
+            }
+            Event::Lost { epoch, .. } => {
+                self.broken.insert(*epoch);
+            }
+            Event::Crashed { instance } => {
+                let held = self.holders.iter().filter(|(holder, _)| holder == instance);
+                self.broken.extend(held.map(|(_, epoch)| *epoch));
+            }
+            Event::Took { delivery, .. } => {
+                let story = &mut self.deliveries[*delivery as usize];
+                story.first_took.get_or_insert(at);
+            }
+            Event::Began {
+                request: _,
+                instance,
+                partition,
+                epoch,
+                delivery,
+                attempt,
+                deadline,
+                ..
+            } => {
+                let request = self.trips.len() as Request;
+                self.trips.push(Trip {
+                    instance: *instance,
+                    epoch: *epoch,
+                    partition: *partition,
+                    delivery: *delivery,
+                    attempt: *attempt,
+                    began: at,
+                    deadline: *deadline,
+                    seen: None,
+                });
+                let story = &mut self.deliveries[*delivery as usize];
+                story.last_request = Some(request);
+                let trips = &self.trips;
+                let open = &mut self.lanes[story.lane as usize].open;
+                open.retain(|request| trips[*request as usize].is_open(at));
+                open.push(request);
+            }
+            Event::Arrived { request, .. } => {
+                let trip = &self.trips[*request as usize];
+                if at <= trip.deadline {
+                    let endpoint = self.deliveries[trip.delivery as usize].endpoint;
+                    self.endpoints[endpoint as usize].last_arrival = Some(at);
+                }
+            }
+            Event::Ended { request, seen } => self.trips[*request as usize].seen = Some(*seen),
+            Event::Wrote { delivery, write, epoch, .. } => {
+                self.wrote(at, *delivery, *epoch, write);
+            }
+            Event::Quarantined { partition, offset, .. } => {
+                self.partitions[*partition as usize].quarantined.insert(*offset);
+            }
+            Event::Position { partition, next_offset, .. } => {
+                self.partitions[*partition as usize].next_offset = *next_offset;
+            }
+            Event::Commanded { command, delivery, verdict } => {
+                self.deliveries[*delivery as usize].words.push((*command, *verdict));
+            }
+            Event::Endpoint { endpoint, state } => {
+                let story = &mut self.endpoints[*endpoint as usize];
+                match state {
+                    Switch::Disabled => story.disabled = Some(at),
+                    Switch::Enabled | Switch::Deleted => {
+                        story.disabled_for += story.disabled.take().map_or(0, |since| at - since);
+                    }
+                }
+            }
+            Event::Degraded { endpoint } => {
+                self.endpoints[*endpoint as usize].degraded = Some(at);
+            }
+            Event::Healthy { endpoint } => self.endpoints[*endpoint as usize].degraded = None,
+            _ => {}
+        }
+    }
+
+    fn produced(&mut self, delivery: Delivery, lane: Lane, endpoint: u32) {
+        if lane as usize >= self.lanes.len() {
+            self.lanes.resize(lane as usize + 1, LaneStory::default());
+        }
+        let order = self.lanes[lane as usize].order.len();
+        self.lanes[lane as usize].order.push(delivery);
+        self.deliveries.push(Story {
+            lane,
+            endpoint,
+            order,
+            outcome: None,
+            recorded: 0,
+            last: None,
+            last_request: None,
+            first_took: None,
+            first_held: None,
+            parked: false,
+            held: false,
+            intent: None,
+            released: None,
+            words: Vec::new(),
+        });
+    }
+
+    fn wrote(&mut self, at: Time, delivery: Delivery, epoch: Epoch, write: &Write) {
+        let story = &mut self.deliveries[delivery as usize];
+        let mut held = story.held;
+        match write {
+            Write::Park { first_held, unknown } => {
+                story.parked = true;
+                held = *unknown;
+                story.first_held =
+                    Some(story.first_held.map_or(*first_held, |h| h.min(*first_held)));
+            }
+            Write::Append => story.parked = true,
+            Write::Intent { attempt } => story.intent = Some((epoch, *attempt)),
+            Write::Attempt { attempt, kind, ended, unknown, made, .. } => {
+                story.recorded = story.recorded.max(*attempt);
+                if *made {
+                    story.last = Some((*ended, *kind, *attempt));
+                }
+                held = *unknown;
+                if let Some(request) = story.last_request {
+                    let began = self.trips[request as usize].began;
+                    story.first_held = Some(story.first_held.map_or(began, |h| h.min(began)));
+                }
+            }
+            Write::Final { outcome, .. } => {
+                story.outcome.get_or_insert(*outcome);
+                held = false;
+            }
+            Write::Release => {
+                held = false;
+                story.released = Some(at);
+            }
+        }
+        let was_held = std::mem::replace(&mut story.held, held);
+        let lane = story.lane as usize;
+        if held != was_held {
+            let lane = &mut self.lanes[lane];
+            if held {
+                lane.held_since = Some(at);
+            } else {
+                lane.held_for += lane.held_since.take().map_or(0, |since| at - since);
+            }
+        }
+        let lane = &mut self.lanes[lane];
+        while lane
+            .order
+            .get(lane.done)
+            .is_some_and(|next| self.deliveries[*next as usize].outcome.is_some())
+        {
+            lane.done += 1;
+        }
+    }
+}

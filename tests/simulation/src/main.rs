@@ -1,0 +1,124 @@
+//! The simulator's command: `run`, `replay`, `mutants`. The last line of `run` is one JSON object.
+
+use anyhow::{Context, Result, bail};
+use laneway_simulation::plan::{Plan, Spec};
+use laneway_simulation::{mutants, run};
+use std::io::Write;
+use std::time::Instant;
+
+const USAGE: &str = "usage:
+  laneway-simulation run --seeds N [--from S] [--threads T] [--stop-after B]
+  laneway-simulation replay --seed S [--without BITS] [--deliveries N] [--lines L] [--no-shrink] [--mutant NAME]
+  laneway-simulation mutants [--from S] [--seeds N] [--write FILE]";
+
+/// `--name value` and `--flag` arguments.
+struct Args(Vec<String>);
+
+impl Args {
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|arg| arg == name)
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        let at = self.0.iter().position(|arg| arg == name)?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+
+    fn number(&self, name: &str, default: u64) -> Result<u64> {
+        self.text(name).map_or(Ok(default), |text| {
+            text.replace('_', "").parse().with_context(|| format!("{name} wants a number"))
+        })
+    }
+}
+
+fn main() -> Result<()> {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut out = std::io::stdout().lock();
+    if args.is_empty() {
+        bail!(USAGE);
+    }
+    let verb = args.remove(0);
+    let args = Args(args);
+    match verb.as_str() {
+        "run" => many(&args, &mut out),
+        "replay" => replay(&args, &mut out),
+        "mutants" => hunt(&args, &mut out),
+        _ => bail!(USAGE),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long the run took is for people only")]
+fn many(args: &Args, out: &mut impl Write) -> Result<()> {
+    let began = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let threads = args.number("--threads", threads)? as usize;
+    let stop_after = args.number("--stop-after", 20)? as usize;
+    let (from, seeds) = (args.number("--from", 0)?, args.number("--seeds", 2_000)?);
+    let total = run::many(from, seeds, threads, stop_after, None);
+    for (seed, breach) in &total.breaches {
+        writeln!(out, "seed {seed}: {} at {} ms: {}", breach.checker, breach.at, breach.what)?;
+    }
+    let line = serde_json::json!({
+        "schedules": total.schedules,
+        "breaches": total.breaches.len(),
+        "deliveries": total.deliveries,
+        "requests": total.requests,
+        "faults": total.faults,
+        "virtual_hours": (total.virtual_ms as f64 / 3_600_000.0).round(),
+        "seconds": (began.elapsed().as_secs_f64() * 10.0).round() / 10.0,
+    });
+    writeln!(out, "{line}")?;
+    if !total.breaches.is_empty() {
+        bail!("{} schedules broke a promise", total.breaches.len());
+    }
+    Ok(())
+}
+
+fn replay(args: &Args, out: &mut impl Write) -> Result<()> {
+    let seed = args.number("--seed", 0)?;
+    let mutant = match args.text("--mutant") {
+        None => None,
+        Some(name) => Some(
+            mutants::Mutant::ALL
+                .into_iter()
+                .find(|mutant| format!("{mutant:?}") == name)
+                .with_context(|| format!("no mutant is called {name}"))?,
+        ),
+    };
+    let mut spec = Spec {
+        seed,
+        without: args.number("--without", 0)? as u32,
+        deliveries: args.number("--deliveries", u64::from(u32::MAX))? as u32,
+    };
+    if !args.has("--no-shrink") {
+        spec = run::shrink(spec, mutant);
+    }
+    let report = run::one(spec, true, mutant);
+    writeln!(out, "{:?}", Plan::new(spec))?;
+    for (at, event) in run::around(&report, args.number("--lines", 120)? as usize) {
+        writeln!(out, "{at:>8} {event:?}")?;
+    }
+    writeln!(
+        out,
+        "replay of this: --seed {} --without {} --deliveries {} --no-shrink; history {:016x}",
+        spec.seed, spec.without, spec.deliveries, report.hash
+    )?;
+    match &report.breach {
+        Some(breach) => bail!("{} at {} ms: {}", breach.checker, breach.at, breach.what),
+        None => writeln!(out, "no breach").map_err(Into::into),
+    }
+}
+
+fn hunt(args: &Args, out: &mut impl Write) -> Result<()> {
+    let kills = mutants::hunt(args.number("--from", 0)?, args.number("--seeds", 5_000)?);
+    let table = mutants::table(&kills);
+    write!(out, "{table}")?;
+    if let Some(path) = args.text("--write") {
+        std::fs::write(path, table).with_context(|| format!("write {path}"))?;
+    }
+    let alive = kills.iter().filter(|kill| kill.first.is_none()).count();
+    if alive > 0 {
+        bail!("{alive} planted faults were not seen");
+    }
+    Ok(())
+}

@@ -1,0 +1,677 @@
+//! The tables that matter, as `deliver` writes them: each function here is one transaction or one query. Times are
+//! the database's, which is true time.
+
+use crate::event::{Delivery, Event, Lane, Time, Write};
+use laneway_lane::{
+    AttemptRow, Endpoint, EndpointState, Epoch, FinalOutcome, Known, NewParked, ParkedEvent,
+    Partition, Position, SettleItem, SettleSeq, Tried, Verdict,
+};
+use laneway_wire::{DeliveryId, EndpointId, LaneId, Record, Timestamp};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the world knows of a delivery; rows name it by its index.
+#[derive(Debug, Clone)]
+pub struct DeliveryInfo {
+    /// The record.
+    pub record: Arc<Record>,
+    /// Its lane's id.
+    pub lane_id: LaneId,
+    /// Its lane's index.
+    pub lane: Lane,
+    /// Its endpoint's index.
+    pub endpoint: usize,
+    /// Its partition.
+    pub partition: Partition,
+    /// Index of its lane's plan.
+    pub slot: usize,
+    /// Its payload is rejected for good.
+    pub rejected: bool,
+}
+
+/// State of a `partition_owners` row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Owner {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Raised by every transaction of the owner.
+    pub renewal: u64,
+    /// Released in good order.
+    pub released: bool,
+    /// First incomplete offset.
+    pub next_offset: i64,
+    /// The last transaction committed under this epoch: a repeat of it changes nothing.
+    pub last_tx: u64,
+}
+
+#[derive(Debug, Clone)]
+struct ParkedRow {
+    position: Position,
+    first_held: Timestamp,
+    attempts: u32,
+}
+
+#[derive(Debug, Clone)]
+struct LaneRow {
+    id: LaneId,
+    partition: Partition,
+    endpoint: usize,
+    due: Timestamp,
+    last_tried: Option<Timestamp>,
+    unknown_since: Option<Timestamp>,
+    clock_from: Timestamp,
+    events: BTreeMap<Position, Delivery>,
+}
+
+#[derive(Debug, Clone)]
+struct Attempt {
+    number: u32,
+    began: Timestamp,
+    ended: Timestamp,
+}
+
+/// One row of `commands`.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// About which delivery.
+    pub delivery: Delivery,
+    /// What a person says.
+    pub verdict: Verdict,
+    /// Applied or refused.
+    pub done: bool,
+}
+
+/// One settle transaction.
+#[derive(Debug, Clone)]
+pub struct Settle {
+    /// Its number: a repeat has the same.
+    pub id: u64,
+    /// Whose queue.
+    pub partition: Partition,
+    /// The fence.
+    pub epoch: Epoch,
+    /// The group; empty for a mere renewal.
+    pub items: Vec<(SettleSeq, SettleItem)>,
+    /// Read facts of these at the end.
+    pub intake: Vec<Delivery>,
+    /// Where the owner is.
+    pub next_offset: i64,
+    /// Release after this.
+    pub release: bool,
+}
+
+/// What a settle transaction answers.
+#[derive(Debug, Clone)]
+pub enum Settled {
+    /// It is durable.
+    Durable {
+        /// Lanes whose last row is gone.
+        unparked: Vec<LaneId>,
+        /// What is known of each delivery of the intake.
+        known: Vec<Known>,
+    },
+    /// The epoch is gone.
+    Fenced,
+}
+
+/// The database.
+#[derive(Debug, Default)]
+pub struct Store {
+    /// Ownership.
+    pub owners: Vec<Owner>,
+    epochs: Epoch,
+    inbox: BTreeMap<Delivery, FinalOutcome>,
+    attempts: BTreeMap<Delivery, Vec<Attempt>>,
+    intents: BTreeMap<Delivery, (u32, Timestamp)>,
+    lanes: BTreeMap<Lane, LaneRow>,
+    parked: BTreeMap<Delivery, ParkedRow>,
+    quarantine: BTreeMap<(Partition, i64), &'static str>,
+    /// Operators' words.
+    pub commands: Vec<Command>,
+    /// Endpoints that are not healthy: version and the time before which no probe is claimed.
+    pub health: BTreeMap<usize, (u64, Timestamp)>,
+    versions: u64,
+    /// Settings of endpoints, each with a version.
+    pub endpoints: Vec<(u64, Endpoint)>,
+    /// Deliveries by id.
+    pub by_id: HashMap<DeliveryId, Delivery>,
+    /// All deliveries.
+    pub deliveries: Vec<DeliveryInfo>,
+    /// Lanes by id.
+    pub lane_by_id: HashMap<LaneId, Lane>,
+    /// Endpoints by id.
+    pub endpoint_by_id: HashMap<EndpointId, usize>,
+}
+
+impl Store {
+    fn delivery(&self, record: &Record) -> Delivery {
+        self.by_id[&record.head.delivery_id()]
+    }
+
+    /// Takes over if the row still is as it was `seen`.
+    pub fn take_over(&mut self, partition: Partition, seen: Owner) -> Option<Owner> {
+        let row = &mut self.owners[partition as usize];
+        if (row.epoch, row.renewal, row.released) != (seen.epoch, seen.renewal, seen.released) {
+            return None;
+        }
+        self.epochs += 1;
+        *row = Owner {
+            epoch: self.epochs,
+            renewal: row.renewal + 1,
+            released: false,
+            next_offset: row.next_offset,
+            last_tx: 0,
+        };
+        Some(*row)
+    }
+
+    /// One settle transaction; what became durable is told to `log`.
+    pub fn settle(&mut self, now: Time, tx: &Settle, log: &mut Vec<Event>) -> Settled {
+        let (partition, epoch) = (tx.partition, tx.epoch);
+        let row = &mut self.owners[partition as usize];
+        let repeat = row.epoch == epoch && row.last_tx == tx.id;
+        if !repeat {
+            if row.epoch != epoch || row.released {
+                log.push(Event::Fenced { partition, epoch });
+                return Settled::Fenced;
+            }
+            row.renewal += 1;
+            row.last_tx = tx.id;
+            row.released = tx.release;
+            let moved = row.next_offset != tx.next_offset;
+            row.next_offset = tx.next_offset;
+            self.apply(now, tx, log);
+            if moved {
+                log.push(Event::Position { partition, epoch, next_offset: tx.next_offset });
+            }
+            if tx.release {
+                log.push(Event::Released { partition, epoch });
+            }
+        }
+        let unparked = tx.items.iter().filter_map(|(_, item)| match item {
+            SettleItem::Final { lane, may_unpark: true, .. } => Some(*lane),
+            _ => None,
+        });
+        let mut unparked: Vec<_> =
+            unparked.filter(|id| !self.lanes.contains_key(&self.lane_by_id[id])).collect();
+        unparked.dedup();
+        let known = tx.intake.iter().map(|delivery| self.known(*delivery)).collect();
+        Settled::Durable { unparked, known }
+    }
+
+    fn known(&self, delivery: Delivery) -> Known {
+        if self.inbox.contains_key(&delivery) {
+            return Known::Settled;
+        }
+        let rows = self.attempts.get(&delivery);
+        let intent = self.intents.get(&delivery);
+        if rows.is_none() && intent.is_none() {
+            return Known::New;
+        }
+        let rows = rows.map_or(&[][..], Vec::as_slice);
+        let deadline = intent.map(|(_, deadline)| *deadline);
+        let last_end = rows.iter().map(|row| row.ended).chain(deadline).max().unwrap_or_default();
+        Known::Tried(Tried {
+            attempts: rows.iter().map(|row| row.number).max().unwrap_or(0),
+            first_at: rows.iter().map(|row| row.began).min().unwrap_or(last_end),
+            last_end,
+            open_intent: intent.is_some(),
+        })
+    }
+
+    fn apply(&mut self, now: Time, tx: &Settle, log: &mut Vec<Event>) {
+        let class = |item: &SettleItem| match item {
+            SettleItem::Park { .. } => 0,
+            SettleItem::Append { .. } => 1,
+            SettleItem::Intent { .. } => 2,
+            SettleItem::Failed { .. } => 3,
+            SettleItem::Final { .. } => 4,
+            SettleItem::ReleaseUnknown { .. } => 5,
+            SettleItem::Quarantine { .. } => 6,
+            SettleItem::RefuseCommand { .. } => 7,
+        };
+        let mut order: Vec<usize> = (0..tx.items.len()).collect();
+        order.sort_by_key(|at| (class(&tx.items[*at].1), *at));
+        for (at, (_, item)) in tx.items.iter().enumerate() {
+            let Some((lane, delivery)) = about(item) else { continue };
+            let turned = tx.items[..at].iter().any(|(_, earlier)| {
+                let leaves = matches!(earlier, SettleItem::Final { may_unpark: true, .. });
+                about(earlier).is_some_and(|of| of == (lane, delivery) || (of.0 == lane && leaves))
+                    && class(earlier) > class(item)
+            });
+            if turned {
+                let what = format!("group order turns {item:?} round");
+                log.push(Event::Contract { partition: tx.partition, epoch: tx.epoch, what });
+            }
+        }
+        for at in order {
+            self.item(now, tx, &tx.items[at].1, log);
+        }
+    }
+
+    fn item(&mut self, now: Time, tx: &Settle, item: &SettleItem, log: &mut Vec<Event>) {
+        let (partition, epoch) = (tx.partition, tx.epoch);
+        let broken = |what: String| Event::Contract { partition, epoch, what };
+        let wrote = |delivery, write| Event::Wrote { partition, epoch, delivery, write };
+        match item {
+            SettleItem::Park { lane, head, attempt, .. } => {
+                let delivery = self.delivery(&head.record);
+                if self.lanes.contains_key(&self.lane_by_id[lane]) {
+                    log.push(broken(format!("park of a parked lane, head {delivery}")));
+                }
+                let row = LaneRow {
+                    id: *lane,
+                    partition,
+                    endpoint: self.deliveries[delivery as usize].endpoint,
+                    due: head.due,
+                    last_tried: attempt.as_ref().map(|attempt| attempt.ended),
+                    unknown_since: head.unknown.then_some(Timestamp(now)),
+                    clock_from: Timestamp(i64::MIN),
+                    events: BTreeMap::new(),
+                };
+                self.lanes.insert(self.lane_by_id[lane], row);
+                self.add_event(*lane, head);
+                let first_held = head.first_held.0;
+                log.push(wrote(delivery, Write::Park { first_held, unknown: head.unknown }));
+                if let Some(attempt) = attempt {
+                    self.add_attempt(delivery, attempt);
+                    log.push(wrote(delivery, attempt_write(attempt, head.unknown)));
+                }
+            }
+            SettleItem::Append { lane, event } => {
+                let delivery = self.delivery(&event.record);
+                if self.lanes.contains_key(&self.lane_by_id[lane]) {
+                    self.add_event(*lane, event);
+                } else {
+                    log.push(broken(format!("append of {delivery} to a lane that is not parked")));
+                }
+                log.push(wrote(delivery, Write::Append));
+            }
+            SettleItem::Intent { ticket, record, deadline, .. } => {
+                let delivery = self.delivery(record);
+                self.intents.insert(delivery, (ticket.attempt, *deadline));
+                log.push(wrote(delivery, Write::Intent { attempt: ticket.attempt }));
+            }
+            SettleItem::Failed { lane, record, attempt, parked_due, unknown } => {
+                let delivery = self.delivery(record);
+                self.add_attempt(delivery, attempt);
+                let row = self.lanes.get_mut(&self.lane_by_id[lane]);
+                match (row, parked_due) {
+                    (Some(row), Some(due)) => {
+                        if row.events.values().next() != Some(&delivery) {
+                            log.push(broken(format!("attempt of {delivery}, not a parked head")));
+                        }
+                        row.due = *due;
+                        row.last_tried = Some(attempt.ended);
+                        row.unknown_since = unknown.then_some(Timestamp(now));
+                        if let Some(event) = self.parked.get_mut(&delivery) {
+                            event.attempts = attempt.number;
+                        }
+                    }
+                    (None, None) => {}
+                    (row, _) => {
+                        let state = if row.is_some() { "parked" } else { "live" };
+                        log.push(broken(format!(
+                            "attempt of {delivery} in a lane that is {state}"
+                        )));
+                    }
+                }
+                log.push(wrote(delivery, attempt_write(attempt, *unknown)));
+            }
+            SettleItem::Final {
+                lane,
+                record,
+                outcome,
+                attempts,
+                attempt,
+                parked,
+                may_unpark,
+                command,
+                ..
+            } => {
+                let delivery = self.delivery(record);
+                let again = self.inbox.contains_key(&delivery);
+                self.inbox.entry(delivery).or_insert(*outcome);
+                if let Some(attempt) = attempt {
+                    self.add_attempt(delivery, attempt);
+                    log.push(wrote(delivery, attempt_write(attempt, false)));
+                }
+                self.intents.remove(&delivery);
+                let write = Write::Final {
+                    outcome: (*outcome).into(),
+                    attempts: *attempts,
+                    command: command.is_some(),
+                    again,
+                };
+                log.push(wrote(delivery, write));
+                if *parked {
+                    if self.parked.contains_key(&delivery) {
+                        self.remove_event(now, *lane, delivery, *may_unpark, command.is_some());
+                    } else {
+                        log.push(broken(format!("final of {delivery}, which has no parked row")));
+                    }
+                } else if self.parked.contains_key(&delivery) {
+                    log.push(broken(format!("final of {delivery} leaves its parked row behind")));
+                }
+                if let Some(command) = command {
+                    self.command_done(*command, false, log);
+                }
+            }
+            SettleItem::ReleaseUnknown { lane, delivery, first_held, due, command } => {
+                let delivery = self.by_id[delivery];
+                if let Some(row) = self.lanes.get_mut(&self.lane_by_id[lane]) {
+                    row.due = *due;
+                    row.unknown_since = None;
+                    row.clock_from = Timestamp(now);
+                }
+                if let Some(event) = self.parked.get_mut(&delivery) {
+                    event.first_held = *first_held;
+                }
+                self.intents.remove(&delivery);
+                log.push(wrote(delivery, Write::Release));
+                self.command_done(*command, false, log);
+            }
+            SettleItem::RefuseCommand { command, .. } => self.command_done(*command, true, log),
+            SettleItem::Quarantine { offset, reason, .. } => {
+                self.quarantine.entry((partition, *offset)).or_insert(reason);
+                log.push(Event::Quarantined { partition, epoch, offset: *offset });
+            }
+        }
+    }
+
+    fn command_done(&mut self, command: i64, refused: bool, log: &mut Vec<Event>) {
+        self.commands[command as usize].done = true;
+        log.push(Event::CommandDone { command, refused });
+    }
+
+    fn add_attempt(&mut self, delivery: Delivery, attempt: &AttemptRow) {
+        self.intents.remove(&delivery);
+        self.attempts.entry(delivery).or_default().push(Attempt {
+            number: attempt.number,
+            began: attempt.ended - attempt.took,
+            ended: attempt.ended,
+        });
+    }
+
+    fn add_event(&mut self, lane: LaneId, event: &NewParked) {
+        let delivery = self.delivery(&event.record);
+        let row = self.lanes.get_mut(&self.lane_by_id[&lane]).expect("the caller has looked");
+        if let Some(old) = self.parked.get_mut(&delivery) {
+            if event.position < old.position {
+                row.events.remove(&old.position);
+                row.events.insert(event.position, delivery);
+                old.position = event.position;
+            }
+            return;
+        }
+        if row.events.is_empty() {
+            row.due = event.due;
+        }
+        row.events.insert(event.position, delivery);
+        let parked = ParkedRow {
+            position: event.position,
+            first_held: event.first_held,
+            attempts: event.attempts,
+        };
+        self.parked.insert(delivery, parked);
+    }
+
+    fn remove_event(
+        &mut self,
+        now: Time,
+        lane: LaneId,
+        delivery: Delivery,
+        may_unpark: bool,
+        command: bool,
+    ) {
+        let Some(gone) = self.parked.remove(&delivery) else { return };
+        let index = self.lane_by_id[&lane];
+        let Some(row) = self.lanes.get_mut(&index) else { return };
+        let was_head = row.events.values().next() == Some(&delivery);
+        row.events.remove(&gone.position);
+        if row.events.is_empty() && may_unpark {
+            self.lanes.remove(&index);
+        } else if was_head {
+            row.due = Timestamp(now);
+            row.last_tried = None;
+            row.unknown_since = None;
+            if command {
+                row.clock_from = Timestamp(now);
+            }
+        }
+    }
+
+    fn event(&self, row: &LaneRow, position: Position, delivery: Delivery) -> ParkedEvent {
+        let event = &self.parked[&delivery];
+        let head = row.events.keys().next() == Some(&position);
+        ParkedEvent {
+            lane: row.id,
+            position,
+            record: self.deliveries[delivery as usize].record.clone(),
+            first_held: event.first_held,
+            clock_from: row.clock_from,
+            attempts: event.attempts,
+            due: if head { row.due } else { Timestamp(0) },
+            unknown: head && row.unknown_since.is_some(),
+            open_intent: self.intents.contains_key(&delivery),
+            settled: self.inbox.contains_key(&delivery),
+        }
+    }
+
+    fn head(&self, row: &LaneRow) -> Option<ParkedEvent> {
+        row.events.iter().next().map(|(position, delivery)| self.event(row, *position, *delivery))
+    }
+
+    fn waiting<'s>(
+        &'s self,
+        partitions: &'s [Partition],
+        endpoint: Option<usize>,
+    ) -> impl Iterator<Item = &'s LaneRow> {
+        self.lanes.values().filter(move |row| {
+            partitions.contains(&row.partition)
+                && endpoint.is_none_or(|endpoint| row.endpoint == endpoint)
+                && row.unknown_since.is_none()
+                && !row.events.is_empty()
+        })
+    }
+
+    /// Ids of parked lanes, in order.
+    pub fn parked_lanes(&self, partition: Partition) -> Vec<(LaneId, EndpointId, Timestamp)> {
+        self.lanes
+            .values()
+            .filter(|row| row.partition == partition)
+            .map(|row| (row.id, self.endpoints[row.endpoint].1.id, row.due))
+            .collect()
+    }
+
+    /// Heads of due lanes, whether there are more, and the next due time otherwise.
+    pub fn due(
+        &self,
+        partition: Partition,
+        endpoint: EndpointId,
+        after: Option<(Timestamp, LaneId)>,
+        until: Timestamp,
+        limit: usize,
+    ) -> (Vec<ParkedEvent>, bool, Option<Timestamp>) {
+        let endpoint = self.endpoint_by_id[&endpoint];
+        let of = [partition];
+        let mut rows: Vec<_> = self.waiting(&of, Some(endpoint)).collect();
+        rows.sort_by_key(|row| (row.due, row.id));
+        let next_due = rows.iter().map(|row| row.due).find(|due| *due > until);
+        let mut due = rows
+            .into_iter()
+            .filter(|row| row.due <= until && after.is_none_or(|after| (row.due, row.id) > after));
+        let heads: Vec<_> = due.by_ref().take(limit).filter_map(|row| self.head(row)).collect();
+        let more = due.next().is_some();
+        (heads, more, if more { None } else { next_due })
+    }
+
+    /// Events of a lane behind a position, and whether there are more.
+    pub fn page(
+        &self,
+        lane: LaneId,
+        after: Option<Position>,
+        limit: usize,
+    ) -> (Vec<ParkedEvent>, bool) {
+        let Some(row) = self.lanes.get(&self.lane_by_id[&lane]) else { return (Vec::new(), false) };
+        let mut events =
+            row.events.iter().filter(|(position, _)| after.is_none_or(|after| **position > after));
+        let page =
+            events.by_ref().take(limit).map(|(at, delivery)| self.event(row, *at, *delivery));
+        (page.collect(), events.next().is_some())
+    }
+
+    /// Heads whose horizon began before `held_before`, and whether there are more.
+    pub fn expired(
+        &self,
+        partition: Partition,
+        held_before: Timestamp,
+        limit: usize,
+    ) -> (Vec<ParkedEvent>, bool) {
+        let of = [partition];
+        let mut heads = self.waiting(&of, None).filter_map(|row| self.head(row)).filter(|head| {
+            let from = if head.attempts == 0 {
+                head.first_held.max(head.clock_from)
+            } else {
+                head.first_held
+            };
+            from < held_before
+        });
+        let page: Vec<_> = heads.by_ref().take(limit).collect();
+        (page, heads.next().is_some())
+    }
+
+    /// Claims a probe for the head least recently tried of these partitions.
+    pub fn claim_probe(
+        &mut self,
+        now: Time,
+        partitions: &[(Partition, Epoch)],
+        endpoint: EndpointId,
+        timeout: Duration,
+    ) -> (Option<(Partition, Epoch, ParkedEvent)>, Timestamp) {
+        let index = self.endpoint_by_id[&endpoint];
+        let Some((_, probe_until)) = self.health.get(&index).copied() else {
+            return (None, Timestamp(now));
+        };
+        if probe_until > Timestamp(now) {
+            return (None, probe_until);
+        }
+        let own: Vec<_> = partitions
+            .iter()
+            .filter(|(partition, epoch)| {
+                let row = &self.owners[*partition as usize];
+                row.epoch == *epoch && !row.released
+            })
+            .copied()
+            .collect();
+        let of: Vec<_> = own.iter().map(|(partition, _)| *partition).collect();
+        let row = self.waiting(&of, Some(index)).min_by_key(|row| (row.last_tried, row.id));
+        let Some((row, head)) = row.and_then(|row| Some((row, self.head(row)?))) else {
+            return (None, probe_until);
+        };
+        let epoch = own.iter().find(|(partition, _)| *partition == row.partition);
+        let epoch = epoch.expect("its partition was asked for").1;
+        let claim = (row.partition, epoch, head);
+        let until = Timestamp(now) + timeout + Duration::from_secs(1);
+        self.versions += 1;
+        self.health.insert(index, (self.versions, until));
+        (Some(claim), until)
+    }
+
+    /// Makes an endpoint degraded unless it is.
+    pub fn degrade(&mut self, now: Time, endpoint: EndpointId) -> Option<usize> {
+        let index = self.endpoint_by_id[&endpoint];
+        if self.health.contains_key(&index) {
+            return None;
+        }
+        self.versions += 1;
+        self.health.insert(index, (self.versions, Timestamp(now)));
+        Some(index)
+    }
+
+    /// Records a probe's outcome; gives the endpoint if it is healthy again.
+    pub fn probe_ended(&mut self, now: Time, endpoint: EndpointId, alive: bool) -> Option<usize> {
+        let index = self.endpoint_by_id[&endpoint];
+        let row = self.health.get_mut(&index)?;
+        if alive {
+            self.health.remove(&index);
+            return Some(index);
+        }
+        self.versions += 1;
+        *row = (self.versions, Timestamp(now) + Duration::from_secs(1));
+        None
+    }
+
+    /// Changes an endpoint's state, unless it is deleted; false if nothing changed.
+    pub fn switch(&mut self, now: Time, endpoint: usize, state: EndpointState) -> bool {
+        let (version, row) = &mut self.endpoints[endpoint];
+        if row.state == EndpointState::Deleted || row.state == state {
+            return false;
+        }
+        let reopened = row.state == EndpointState::Disabled && state == EndpointState::Enabled;
+        row.state = state;
+        *version += 1;
+        for lane in self.lanes.values_mut().filter(|lane| reopened && lane.endpoint == endpoint) {
+            lane.clock_from = Timestamp(now);
+        }
+        true
+    }
+
+    /// The head of the delivery's lane if it is a held unknown.
+    pub fn unknown_head(&self, delivery: Delivery) -> Option<ParkedEvent> {
+        let row = self.lanes.get(&self.deliveries[delivery as usize].lane)?;
+        let head = self.head(row)?;
+        (head.unknown && row.events.values().next() == Some(&delivery)).then_some(head)
+    }
+
+    /// Held unknowns, each with the time since when.
+    pub fn unknowns(&self) -> Vec<(Delivery, Timestamp)> {
+        let held = |row: &LaneRow| Some((*row.events.values().next()?, row.unknown_since?));
+        self.lanes.values().filter_map(held).collect()
+    }
+
+    /// Lanes that have parked rows.
+    pub fn parked_count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Deliveries with an intent.
+    pub fn intent_count(&self) -> usize {
+        self.intents.len()
+    }
+
+    /// Whether a delivery has its final outcome.
+    pub fn is_settled(&self, delivery: Delivery) -> bool {
+        self.inbox.contains_key(&delivery)
+    }
+
+    /// Deliveries with a final outcome.
+    pub fn settled_count(&self) -> usize {
+        self.inbox.len()
+    }
+}
+
+fn attempt_write(attempt: &AttemptRow, unknown: bool) -> Write {
+    Write::Attempt {
+        attempt: attempt.number,
+        kind: attempt.kind.into(),
+        status: attempt.status,
+        ended: attempt.ended.0,
+        unknown,
+        made: attempt.class != "not_started",
+    }
+}
+
+fn about(item: &SettleItem) -> Option<(LaneId, DeliveryId)> {
+    match item {
+        SettleItem::Park { lane, head: event, .. } | SettleItem::Append { lane, event } => {
+            Some((*lane, event.record.head.delivery_id()))
+        }
+        SettleItem::Intent { lane, record, .. }
+        | SettleItem::Failed { lane, record, .. }
+        | SettleItem::Final { lane, record, .. } => Some((*lane, record.head.delivery_id())),
+        SettleItem::ReleaseUnknown { lane, delivery, .. } => Some((*lane, *delivery)),
+        SettleItem::RefuseCommand { .. } | SettleItem::Quarantine { .. } => None,
+    }
+}
