@@ -69,7 +69,7 @@ pg_bin() {
       major=$(pg_major "$bin")
       [ "${major:-0}" -ge "$PG_MIN_MAJOR" ] && [ "$major" -gt "$best_major" ] && best=$bin best_major=$major
     done
-    [ -n "$best" ] && { readlink -f "$best/postgres" | xargs dirname; return 0; }
+    [ -n "$best" ] && { dirname "$(readlink -f "$best/postgres")"; return 0; }
   fi
   [ -f "$TOOLS/postgres-$PG_MAVEN_VERSION/.complete" ] || return 1
   readlink -f "$TOOLS/postgres-$PG_MAVEN_VERSION/bin"
