@@ -29,14 +29,16 @@ pub struct Story {
     pub first_took: Option<Time>,
     /// The earliest `first_held` in a row, or begin of the first recorded attempt.
     pub first_held: Option<Time>,
+    /// Its horizon does not begin before this: it was never tried when an unknown or a disabled time ended before it.
+    pub clock_from: Time,
     /// It has a parked row, or had one.
     pub parked: bool,
     /// It is a held unknown.
     pub held: bool,
     /// Its intent: epoch and attempt.
     pub intent: Option<(Epoch, u32)>,
-    /// When a command last released it.
-    pub released: Option<Time>,
+    /// When a command last released it, and how many attempts were recorded then.
+    pub released: Option<(Time, u32)>,
     /// Operators' words about it.
     pub words: Vec<(i64, Word)>,
 }
@@ -261,6 +263,12 @@ impl Book {
                     Switch::Disabled => story.disabled = Some(at),
                     Switch::Enabled | Switch::Deleted => {
                         story.disabled_for += story.disabled.take().map_or(0, |since| at - since);
+                        let untried = |story: &&mut Story| {
+                            story.endpoint == *endpoint && story.parked && story.recorded == 0
+                        };
+                        for story in self.deliveries.iter_mut().filter(untried) {
+                            story.clock_from = at;
+                        }
                     }
                 }
             }
@@ -288,6 +296,7 @@ impl Book {
             last_request: None,
             first_took: None,
             first_held: None,
+            clock_from: 0,
             parked: false,
             held: false,
             intent: None,
@@ -325,7 +334,7 @@ impl Book {
             }
             Write::Release => {
                 held = false;
-                story.released = Some(at);
+                story.released = Some((at, story.recorded));
             }
         }
         let was_held = std::mem::replace(&mut story.held, held);
@@ -336,6 +345,12 @@ impl Book {
                 lane.held_since = Some(at);
             } else {
                 lane.held_for += lane.held_since.take().map_or(0, |since| at - since);
+                for next in lane.order[lane.done..].iter().filter(|next| **next != delivery) {
+                    let story = &mut self.deliveries[*next as usize];
+                    if story.parked && story.recorded == 0 {
+                        story.clock_from = at;
+                    }
+                }
             }
         }
         let lane = &mut self.lanes[lane];

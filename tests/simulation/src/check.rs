@@ -27,6 +27,8 @@ pub struct Rules {
     pub limits: Limits,
     /// Times the periods of processes: [`Plan::scale`].
     pub scale: i64,
+    /// How many endpoints there are.
+    pub endpoints: u32,
     /// The largest payload of the world, bytes.
     pub max_payload: u64,
 }
@@ -34,7 +36,12 @@ pub struct Rules {
 impl Rules {
     /// Those of a plan.
     pub fn of(plan: &Plan) -> Self {
-        Self { limits: plan.limits.clone(), scale: plan.scale, max_payload: 200 }
+        Self {
+            limits: plan.limits.clone(),
+            scale: plan.scale,
+            endpoints: plan.endpoints.len() as u32,
+            max_payload: 200,
+        }
     }
 }
 

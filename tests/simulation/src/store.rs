@@ -71,6 +71,12 @@ struct Attempt {
     ended: Timestamp,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Intent {
+    created: Timestamp,
+    deadline: Timestamp,
+}
+
 /// One row of `commands`.
 #[derive(Debug, Clone)]
 pub struct Command {
@@ -123,7 +129,7 @@ pub struct Store {
     epochs: Epoch,
     inbox: BTreeMap<Delivery, FinalOutcome>,
     attempts: BTreeMap<Delivery, Vec<Attempt>>,
-    intents: BTreeMap<Delivery, (u32, Timestamp)>,
+    intents: BTreeMap<Delivery, Intent>,
     lanes: BTreeMap<Lane, LaneRow>,
     parked: BTreeMap<Delivery, ParkedRow>,
     quarantine: BTreeMap<(Partition, i64), &'static str>,
@@ -210,11 +216,12 @@ impl Store {
             return Known::New;
         }
         let rows = rows.map_or(&[][..], Vec::as_slice);
-        let deadline = intent.map(|(_, deadline)| *deadline);
+        let deadline = intent.map(|intent| intent.deadline);
+        let created = intent.map(|intent| intent.created);
         let last_end = rows.iter().map(|row| row.ended).chain(deadline).max().unwrap_or_default();
         Known::Tried(Tried {
             attempts: rows.iter().map(|row| row.number).max().unwrap_or(0),
-            first_at: rows.iter().map(|row| row.began).min().unwrap_or(last_end),
+            first_at: rows.iter().map(|row| row.began).chain(created).min().unwrap_or(last_end),
             last_end,
             open_intent: intent.is_some(),
         })
@@ -290,7 +297,8 @@ impl Store {
             }
             SettleItem::Intent { ticket, record, deadline, .. } => {
                 let delivery = self.delivery(record);
-                self.intents.insert(delivery, (ticket.attempt, *deadline));
+                let intent = Intent { created: Timestamp(now), deadline: *deadline };
+                self.intents.insert(delivery, intent);
                 log.push(wrote(delivery, Write::Intent { attempt: ticket.attempt }));
             }
             SettleItem::Failed { lane, record, attempt, parked_due, unknown } => {
@@ -306,6 +314,10 @@ impl Store {
                         row.last_tried = Some(attempt.ended);
                         row.unknown_since = unknown.then_some(Timestamp(now));
                         if let Some(event) = self.parked.get_mut(&delivery) {
+                            // Its horizon is fixed by its first attempt.
+                            if event.attempts == 0 {
+                                event.first_held = event.first_held.max(row.clock_from);
+                            }
                             event.attempts = attempt.number;
                         }
                     }

@@ -76,11 +76,17 @@ impl Checker for NothingLost {
 pub(super) struct Bounds {
     limits: Limits,
     max_payload: u64,
+    /// Each may have one probe's head loaded beside.
+    endpoints: u32,
 }
 
 impl Bounds {
     pub(super) fn new(rules: &Rules) -> Self {
-        Self { limits: rules.limits.clone(), max_payload: rules.max_payload }
+        Self {
+            limits: rules.limits.clone(),
+            max_payload: rules.max_payload,
+            endpoints: rules.endpoints,
+        }
     }
 }
 
@@ -93,7 +99,7 @@ impl Checker for Bounds {
         let Event::Gauge { instance, gauges } = event else { return Ok(()) };
         let bytes = self.limits.loaded_bytes + self.max_payload;
         if gauges.in_flight > self.limits.max_in_flight
-            || gauges.loaded_lanes > self.limits.loaded_lanes
+            || gauges.loaded_lanes > self.limits.loaded_lanes + self.endpoints
             || gauges.loaded_bytes > bytes
         {
             return Err(format!("process {instance} holds {gauges:?}, over its limits"));

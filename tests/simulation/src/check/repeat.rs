@@ -50,7 +50,7 @@ impl Held {
         let Some(before) = story.last_request.map(|before| &book.trips[before as usize]) else {
             return false;
         };
-        let released = story.released.is_some_and(|released| released >= before.began);
+        let released = story.released.is_some_and(|(released, _)| released >= before.began);
         let ambiguous = match before.seen {
             Some(Seen::NotSent) => story.recorded < before.attempt,
             Some(Seen::Status(408 | 499 | 502 | 504)) => true,

@@ -92,7 +92,7 @@ impl Checker for Backoff {
         let story = book.story(*delivery);
         let Some((ended, _, attempt)) = story.last else { return Ok(()) };
         let step = self.step(attempt);
-        let released = story.released.is_some_and(|released| released + MAX_SKEW >= ended);
+        let released = story.released.is_some_and(|(_, recorded)| recorded >= attempt);
         if !released && at < ended + step - TOLERANCE {
             return Err(format!(
                 "request {request} of delivery {delivery} begins {} ms after attempt {attempt} ended; {step} ms are due",
@@ -123,7 +123,9 @@ impl Checker for Horizon {
     fn look(&mut self, book: &Book, at: Time, event: &Event) -> Result<(), String> {
         match event {
             Event::Began { request, delivery, .. } => {
-                let Some(held) = book.story(*delivery).first_held else { return Ok(()) };
+                let story = book.story(*delivery);
+                let Some(held) = story.first_held else { return Ok(()) };
+                let held = held.max(story.clock_from);
                 let end = held + self.horizon + book.stalled(*delivery, at) + TOLERANCE;
                 if at > end {
                     return Err(format!(
@@ -138,10 +140,11 @@ impl Checker for Horizon {
                 write: Write::Final { outcome: Outcome::Expired, .. },
                 ..
             } => {
-                let took = book.story(*delivery).first_took.unwrap_or(at);
+                let story = book.story(*delivery);
+                let took = story.first_took.unwrap_or(at).max(story.clock_from);
                 if at < took + self.horizon - TOLERANCE {
                     return Err(format!(
-                        "delivery {delivery}, first held at {took}, expires after {} ms",
+                        "delivery {delivery}, whose horizon began at {took}, expires after {} ms",
                         at - took
                     ));
                 }
