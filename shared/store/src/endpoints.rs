@@ -115,7 +115,8 @@ pub async fn endpoint_create(
     let tenant = work.tenant();
     let version = routing_version_raise(work.connection()).await?;
     let id = Uuid::now_v7();
-    let sealed = secrets.seal(Place::endpoint(tenant, &id.to_string()), new.secret.expose().as_bytes());
+    let sealed =
+        secrets.seal(Place::endpoint(tenant, &id.to_string()), new.secret.expose().as_bytes());
     sqlx::query(
         "INSERT INTO laneway_control.endpoints (tenant_id, endpoint_id, url, on_unknown, ordering, timeout_ms, \
            max_connections, secret, since_version) \
@@ -266,10 +267,7 @@ pub fn endpoint_secret_open(
     stored: &[u8],
 ) -> Result<Secret, SecretsError> {
     let text = secrets.open(Place::endpoint(tenant, &id.as_uuid().to_string()), stored)?;
-    std::str::from_utf8(&text)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or(SecretsError::Format)
+    std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok()).ok_or(SecretsError::Format)
 }
 
 /// Raises the routing version; its row stays locked until the transaction ends.
@@ -321,13 +319,24 @@ fn read(row: &PgRow) -> Result<Endpoint, Error> {
             row.try_get(9)?,
         ))
     };
-    let (id, url, on_unknown, ordering, timeout, connections, state, state_reason, created, updated) =
-        raw().map_err(Error::doing("reading an endpoint"))?;
+    let (
+        id,
+        url,
+        on_unknown,
+        ordering,
+        timeout,
+        connections,
+        state,
+        state_reason,
+        created,
+        updated,
+    ) = raw().map_err(Error::doing("reading an endpoint"))?;
     let stored = |what, value: &str| Error::Stored { what, value: value.to_owned() };
     Ok(Endpoint {
         id: EndpointId::from_uuid(id),
         url,
-        on_unknown: OnUnknown::parse(&on_unknown).ok_or_else(|| stored("onUnknown", &on_unknown))?,
+        on_unknown: OnUnknown::parse(&on_unknown)
+            .ok_or_else(|| stored("onUnknown", &on_unknown))?,
         ordering: Ordering::parse(&ordering).ok_or_else(|| stored("ordering", &ordering))?,
         timeout: Duration::from_millis(u64::try_from(timeout).unwrap_or(0)),
         max_connections: u16::try_from(connections).unwrap_or(u16::MAX),

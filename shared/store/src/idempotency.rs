@@ -174,7 +174,8 @@ impl Work {
     pub async fn commit(mut self, answer: &Answer, seal: Option<&SecretsKey>) -> Result<(), Error> {
         if let Some((operation, key)) = &self.claim {
             let row = row_key(operation, key);
-            let sealed = seal.map(|secrets| secrets.seal(answer_place(self.tenant, &row), &answer.body));
+            let sealed =
+                seal.map(|secrets| secrets.seal(answer_place(self.tenant, &row), &answer.body));
             let status = i16::try_from(answer.status)
                 .map_err(|_| Error::Stored { what: "status", value: answer.status.to_string() })?;
             sqlx::query(

@@ -90,7 +90,11 @@ impl SecretsKey {
     ///
     /// # Errors
     /// [`SecretsError`].
-    pub fn open(&self, place: Place<'_>, stored: &[u8]) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
+    pub fn open(
+        &self,
+        place: Place<'_>,
+        stored: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
         let (&[version, length], rest) = stored.split_first_chunk().ok_or(SecretsError::Format)?;
         if version != VERSION {
             return Err(SecretsError::Format);
@@ -99,8 +103,7 @@ impl SecretsKey {
         if id != self.id.as_bytes() {
             return Err(SecretsError::UnknownKey(String::from_utf8_lossy(id).into_owned()));
         }
-        let (nonce, sealed) =
-            rest.split_first_chunk::<NONCE>().ok_or(SecretsError::Format)?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE>().ok_or(SecretsError::Format)?;
         self.cipher()
             .decrypt(&(*nonce).into(), Payload { msg: sealed, aad: &place.aad() })
             .map(Zeroizing::new)
@@ -183,10 +186,7 @@ mod tests {
     fn another_key_is_named_not_tried() {
         let stored = SecretsKey::new("k1", [7; 32]).seal(place("1"), b"s");
         let other = SecretsKey::new("k2", [7; 32]);
-        assert_eq!(
-            other.open(place("1"), &stored),
-            Err(SecretsError::UnknownKey("k1".to_owned()))
-        );
+        assert_eq!(other.open(place("1"), &stored), Err(SecretsError::UnknownKey("k1".to_owned())));
         let same_name = SecretsKey::new("k1", [8; 32]);
         assert_eq!(same_name.open(place("1"), &stored), Err(SecretsError::Damaged));
     }
