@@ -126,10 +126,16 @@ pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut told = self.0.to_string();
+        f.write_str(&told)?;
         let mut cause = self.0.source();
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let text = error.to_string();
+            // Some libraries' errors print their sources themselves.
+            if !told.ends_with(&text) {
+                write!(f, ": {text}")?;
+                told = text;
+            }
             cause = error.source();
         }
         Ok(())

@@ -69,7 +69,12 @@ pub(super) fn read(origins: &Origins, problems: &mut Vec<Problem>) -> Tree {
             Value::new(None, ValueKind::Table(HashMap::new()))
         }
     };
-    Tree { root: Node::from_value(root, &name, &mut Vec::new()) }
+    let mut tree = Tree { root: Node::from_value(root, &name, &mut Vec::new()) };
+    for section in tree.take_other_than(SECTIONS) {
+        let origin = Origin::File(name.clone());
+        problems.push(Problem { path: section, origin, message: "unknown section".to_owned() });
+    }
+    tree
 }
 
 /// Whether a variable's section exists; if not, that is a problem.

@@ -91,6 +91,19 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// Takes out the top-level tables that are not among `known`, and names them.
+    pub(super) fn take_other_than(&mut self, known: &[&str]) -> Vec<String> {
+        let Kind::Table(table) = &mut self.root.kind else { return Vec::new() };
+        let others: Vec<String> =
+            table.keys().filter(|key| !known.contains(&key.as_str())).cloned().collect();
+        for other in &others {
+            table.remove(other);
+        }
+        others
+    }
+}
+
 impl Node {
     fn first_origin(&self) -> Origin {
         let first = |within: Option<&Self>| within.map(Self::first_origin);

@@ -157,7 +157,7 @@ open = true
         format!("kafka.brokers: expected host:port, found `localhost` (file {name})"),
         format!("kafka.partitions: 2000 is out of range: 1 to 1024 (file {name})"),
         format!("relay.batch: 0 is out of range: 1 to 10000 (file {name})"),
-        format!("shop: unknown setting (file {name})"),
+        format!("shop: unknown section (file {name})"),
         "database.url: is required".to_owned(),
         "secrets.key: expected 32 bytes in base64 (environment LANEWAY_SECRETS__KEY)".to_owned(),
         "telemetry.sample_ratio: 2 is out of range: 0 to 1 (environment LANEWAY_TELEMETRY__SAMPLE_RATIO)"

@@ -93,6 +93,17 @@ fn an_error_is_told_with_its_causes() {
 }
 
 #[test]
+fn a_cause_that_was_told_already_is_not_told_again() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("reading: {source}")]
+    struct Talkative {
+        source: std::io::Error,
+    }
+    let source = std::io::Error::other("no such partition");
+    assert_eq!(Chain(&Talkative { source }).to_string(), "reading: no such partition");
+}
+
+#[test]
 fn instances_that_are_made_up_differ_and_are_valid_names() {
     let name = made_up_instance();
     let settings = Service { instance: Some(name), ..Service::default() };
