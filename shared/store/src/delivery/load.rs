@@ -43,7 +43,7 @@ pub struct PageLoad {
 pub async fn parked_lanes_read(
     pool: &Pool,
     partition: Partition,
-    pages: &mpsc::Sender<Vec<(LaneId, EndpointId, Timestamp)>>,
+    pages: mpsc::Sender<Vec<(LaneId, EndpointId, Timestamp)>>,
 ) -> Result<u64, Error> {
     const DOING: &str = "reading a partition's parked lanes";
     // The first half is an index-only scan.

@@ -26,6 +26,7 @@ pub use load::{
     DueLoad, PageLoad, parked_due_load, parked_expired_load, parked_lanes_read, parked_page_load,
 };
 pub use owner::{
-    Owner, OwnerState, Taken, owner_read, owner_release, owner_take, owner_timeout_raise,
+    Owner, OwnerState, Taken, owner_position_raise, owner_read, owner_release, owner_take,
+    owner_timeout_raise,
 };
 pub use settle::{Group, GroupEnd, Written, groups_write};

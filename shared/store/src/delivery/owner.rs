@@ -137,17 +137,58 @@ pub async fn owner_take(
     taken().map(Some).map_err(Error::doing(DOING))
 }
 
-/// Gives `partition` back in good order: every request has ended or is durably recorded as cut. `false`: the epoch
-/// was over already.
-pub async fn owner_release(pool: &Pool, partition: Partition, epoch: Epoch) -> Result<bool, Error> {
-    update(
-        pool,
-        "UPDATE laneway_control.partition_owners SET state = 'released', renewal = renewal + 1, updated_at = now() \
-         WHERE partition = $1 AND epoch = $2 AND state = 'owned' AND $3 >= 0",
-        (partition, epoch, 0),
-        "releasing a partition",
+/// Moves the position of a partition that nobody has taken since `seen` to `next_offset` in the row of `generation`:
+/// the log begins there, and what lay before it is lost to that generation. Never lowers it.
+pub async fn owner_position_raise(
+    pool: &Pool,
+    partition: Partition,
+    generation: u64,
+    seen: &Owner,
+    next_offset: i64,
+) -> Result<bool, Error> {
+    let done = sqlx::query(
+        "UPDATE laneway_control.partition_owners SET next_offset = greatest(next_offset, $5), updated_at = now() \
+         WHERE generation = $1 AND partition = $2 AND epoch = $3 AND renewal = $4 AND state <> 'closed'",
     )
+    .bind(big(generation))
+    .bind(partition.cast_signed())
+    .bind(big(seen.epoch))
+    .bind(big(seen.renewal))
+    .bind(next_offset)
+    .execute(pool.inner())
     .await
+    .map_err(Error::doing("moving a position to the log's beginning"))?;
+    Ok(done.rows_affected() > 0)
+}
+
+/// Gives `partition` back in good order: every request has ended or is durably recorded as cut, and everything before
+/// `next_offset` (of `generation`) is complete. `false`: the epoch was over already.
+pub async fn owner_release(
+    pool: &Pool,
+    partition: Partition,
+    epoch: Epoch,
+    generation: u64,
+    next_offset: i64,
+) -> Result<bool, Error> {
+    // A second try if nothing was found: see `owner_timeout_raise`.
+    for _ in 0..2 {
+        let done = sqlx::query(
+            "UPDATE laneway_control.partition_owners SET state = 'released', renewal = renewal + 1, \
+             next_offset = CASE WHEN generation = $3 THEN greatest(next_offset, $4) ELSE next_offset END, \
+             updated_at = now() WHERE partition = $1 AND epoch = $2 AND state = 'owned'",
+        )
+        .bind(partition.cast_signed())
+        .bind(big(epoch))
+        .bind(big(generation))
+        .bind(next_offset)
+        .execute(pool.inner())
+        .await
+        .map_err(Error::doing("releasing a partition"))?;
+        if done.rows_affected() > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Makes it durable that requests of this ownership may take as long as `timeout`; must commit before one does. Also
@@ -158,32 +199,19 @@ pub async fn owner_timeout_raise(
     epoch: Epoch,
     timeout: Duration,
 ) -> Result<bool, Error> {
-    update(
-        pool,
-        "UPDATE laneway_control.partition_owners SET max_timeout_ms = greatest(max_timeout_ms, $3), \
-         renewal = renewal + 1, updated_at = now() WHERE partition = $1 AND epoch = $2 AND state = 'owned'",
-        (partition, epoch, millis(timeout)),
-        "raising a partition's longest timeout",
-    )
-    .await
-}
-
-/// Runs `sql` under the epoch's own condition; once more if it found nothing, because a raise of the generation that
-/// it waited for has put the epoch into a row that its snapshot did not see.
-async fn update(
-    pool: &Pool,
-    sql: &'static str,
-    (partition, epoch, number): (Partition, Epoch, i32),
-    doing: &'static str,
-) -> Result<bool, Error> {
+    // Once more if nothing was found: a raise of the generation that the first try waited for has put the epoch into a
+    // row that its snapshot did not see.
     for _ in 0..2 {
-        let done = sqlx::query(sql)
-            .bind(partition.cast_signed())
-            .bind(big(epoch))
-            .bind(number)
-            .execute(pool.inner())
-            .await
-            .map_err(Error::doing(doing))?;
+        let done = sqlx::query(
+            "UPDATE laneway_control.partition_owners SET max_timeout_ms = greatest(max_timeout_ms, $3), \
+             renewal = renewal + 1, updated_at = now() WHERE partition = $1 AND epoch = $2 AND state = 'owned'",
+        )
+        .bind(partition.cast_signed())
+        .bind(big(epoch))
+        .bind(millis(timeout))
+        .execute(pool.inner())
+        .await
+        .map_err(Error::doing("raising a partition's longest timeout"))?;
         if done.rows_affected() > 0 {
             return Ok(true);
         }

@@ -1,7 +1,7 @@
 //! The settle transaction's statements on attempts, intents, final outcomes, dead letters and quarantine.
 
 use super::settle_columns::{Time, lane, status};
-use super::value::{big, count, millis, stored};
+use super::value::{count, millis, stored};
 use crate::Error;
 use bytes::Bytes;
 use laneway_lane::{AttemptKind, AttemptRow, FinalOutcome};

@@ -1,0 +1,148 @@
+//! What is looked at again and again: leases, drains, health, changed endpoints, commands, positions, gauges.
+
+use crate::engine::{Back, Engine};
+use crate::health;
+use crate::part::Drain;
+use laneway_lane::{Input, Partition};
+use laneway_platform::clock;
+use laneway_platform::service::Chain;
+use laneway_platform::task;
+use laneway_store::delivery::{
+    EndpointRow, HealthView, OpenCommand, commands_open, endpoints_changed, health_read,
+};
+use laneway_wire::Timestamp;
+use std::time::Duration;
+
+const ENDPOINTS_EVERY: Duration = Duration::from_secs(1);
+/// A change carries the time its transaction began; none takes longer than this.
+const ENDPOINTS_OVERLAP: Duration = Duration::from_secs(30);
+const COMMANDS_EVERY: Duration = Duration::from_millis(500);
+/// Commands in one look.
+const COMMANDS: u32 = 100;
+/// A command that has come to nothing is handed in again after this.
+const COMMAND_AGAIN: Duration = Duration::from_secs(30);
+const POSITIONS_EVERY: Duration = Duration::from_secs(5);
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Does what is due.
+    pub(crate) fn look_around(&mut self) {
+        let now = clock::monotonic();
+        self.look_at_leases(now);
+        if self.health_round.begin(now, health::REFRESH) {
+            let (pool, back) = (self.pool.clone(), self.back.clone());
+            task::spawn("health", async move {
+                let view = health_read(&pool).await;
+                let view = view.inspect_err(|error| {
+                    tracing::warn!(error = %Chain(error), "health of endpoints not read");
+                });
+                let _ = back.send(Back::Health(view.ok())).await;
+            });
+        }
+        if self.endpoints_round.begin(now, ENDPOINTS_EVERY) {
+            let (pool, back) = (self.pool.clone(), self.back.clone());
+            let since = self.endpoints_seen - ENDPOINTS_OVERLAP;
+            task::spawn("endpoints", async move {
+                let changed = endpoints_changed(&pool, since).await;
+                let changed = changed.inspect_err(|error| {
+                    tracing::warn!(error = %Chain(error), "changed endpoints not read");
+                });
+                let _ = back.send(Back::Endpoints(changed.ok())).await;
+            });
+        }
+        if !self.parts.is_empty() && self.commands_round.begin(now, COMMANDS_EVERY) {
+            let own: Vec<Partition> = self.parts.keys().copied().collect();
+            let (pool, back) = (self.pool.clone(), self.back.clone());
+            task::spawn("commands", async move {
+                let commands = commands_open(&pool, &own, COMMANDS).await;
+                let commands = commands.inspect_err(|error| {
+                    tracing::warn!(error = %Chain(error), "commands not read");
+                });
+                let _ = back.send(Back::Commands(commands.unwrap_or_default())).await;
+            });
+        }
+        if self.position_round.begin(now, POSITIONS_EVERY) {
+            self.position_round.under_way = false;
+            self.tell_positions();
+        }
+        if self.gauges_round.begin(now, GAUGES_EVERY) {
+            self.gauges_round.under_way = false;
+            self.metrics.gauges(&self.core.gauges());
+        }
+    }
+
+    /// Forgets what ran out, and cuts what drains for too long.
+    fn look_at_leases(&mut self, now: Duration) {
+        let mut over = Vec::new();
+        for (&partition, part) in &self.parts {
+            if !part.lease.holds() {
+                over.push(partition);
+            } else if let Drain::Until(limit) = part.drain
+                && now >= limit
+                && !part.lease.cut.is_cancelled()
+            {
+                tracing::warn!(partition, "requests are cut to give the partition back");
+                part.lease.cut.cancel();
+            }
+        }
+        for partition in over {
+            tracing::warn!(partition, "lease ran out");
+            self.metrics.lease_lost.inc();
+            self.forget(partition);
+        }
+    }
+
+    fn tell_positions(&mut self) {
+        let mut moved = Vec::new();
+        for (&partition, part) in &mut self.parts {
+            if let Some(position) = self.core.position(partition)
+                && position != part.told
+            {
+                part.told = position;
+                moved.push((partition, position));
+            }
+        }
+        for (partition, position) in moved {
+            self.commit(partition, position);
+        }
+    }
+
+    pub(crate) fn health_view(&mut self, view: Option<HealthView>) {
+        self.health_round.under_way = false;
+        if let Some(HealthView { read_at, degraded }) = view {
+            self.clock.correct(read_at);
+            self.input(Input::Health { read_at, degraded });
+        }
+    }
+
+    pub(crate) fn endpoints_changed(&mut self, changed: Option<(Timestamp, Vec<EndpointRow>)>) {
+        self.endpoints_round.under_way = false;
+        if let Some((now, mut rows)) = changed {
+            self.endpoints_seen = now;
+            rows.retain(|row| self.endpoints.has(row.id));
+            self.tell_endpoints(rows);
+        }
+    }
+
+    /// Takes rows in and tells the core what is new in them.
+    pub(crate) fn tell_endpoints(&mut self, rows: Vec<EndpointRow>) {
+        for endpoint in self.endpoints.take(rows) {
+            self.input(Input::Endpoint(endpoint));
+        }
+    }
+
+    pub(crate) fn take_commands(&mut self, commands: Vec<OpenCommand>) {
+        self.commands_round.under_way = false;
+        let now = clock::monotonic();
+        self.commands.retain(|_, again| *again > now);
+        for OpenCommand { command, partition, lane, verdict, head } in commands {
+            let Some(part) = self.parts.get(&partition) else { continue };
+            if part.drain != Drain::No || self.commands.contains_key(&command) {
+                continue;
+            }
+            let epoch = part.lease.epoch;
+            self.commands.insert(command, now + COMMAND_AGAIN);
+            self.input(Input::Command { partition, epoch, command, lane, head, verdict });
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Putting the service together, and the little that runs beside the engine.
+
+use crate::endpoints::Endpoints;
+use crate::engine::{BACK_QUEUE, Engine, Round};
+use crate::load::Loader;
+use crate::log::{Log, Trouble};
+use crate::metrics::Metrics;
+use crate::ownership::Owning;
+use crate::rebalance::RECORD_CUT;
+use crate::send::Sender;
+use crate::settle::{Settler, Slot};
+use crate::{Error, Settings};
+use laneway_bus::{Admin, Connection, Consumer, ConsumerSettings, TopicSpec};
+use laneway_courier::Courier;
+use laneway_lane::Core;
+use laneway_platform::clock::DbClock;
+use laneway_platform::config::Kafka;
+use laneway_platform::service::{Chain, Context};
+use laneway_platform::task;
+use laneway_store::delivery::inbox_partitions_make;
+use laneway_store::secrets::SecretsKey;
+use laneway_store::topology::{bucket_map, topology_ensure};
+use laneway_store::{Options, Pool};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Between two looks whether the inbox needs partitions.
+const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
+/// After a failed one.
+const PARTITIONS_AGAIN: Duration = Duration::from_secs(30);
+/// Between two tries to find the topic.
+const TOPIC_AGAIN: Duration = Duration::from_millis(500);
+
+/// Runs the service until `ctx.shutdown` is cancelled and everything is given back.
+///
+/// # Errors
+/// What cannot be helped by trying again: settings, a Kafka client that is out for good, a database that must not be
+/// used. Troubles on the way are waited out.
+pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
+    let ready = ctx.readiness.probe("kafka");
+    ready.not_ready("no assignment yet");
+    let deliver = settings.deliver.clone();
+    let options = Options {
+        application: "laneway-deliver",
+        max_connections: settings.database.max_connections,
+        acquire_timeout: settings.database.acquire_timeout,
+    };
+    let pool = Pool::connect(&settings.database.url, options).await?;
+    let connection = connection(&settings.kafka);
+    let admin = Admin::new(&connection)?;
+    let topic: Arc<str> = settings.kafka.deliveries_topic.as_str().into();
+    let log = Log { admin, topic: Arc::clone(&topic) };
+    let Some(incarnation) = ensure_topology(&pool, &log, &settings.kafka, &ctx.shutdown).await?
+    else {
+        return Ok(());
+    };
+    let _partitions =
+        task::spawn("inbox", make_inbox_partitions(pool.clone(), ctx.shutdown.clone()));
+
+    let key = settings.secrets.key_bytes().ok_or(Error::Setting("secrets.key"))?;
+    let key = Arc::new(SecretsKey::new(&settings.secrets.key_id, key));
+    let clock = Arc::new(DbClock::new(pool.now().await?));
+    let metrics = Arc::new(Metrics::new(&ctx.registry, deliver.max_endpoint_series));
+    let courier = Arc::new(Courier::new(settings.courier.clone())?);
+    let (back, backs) = mpsc::channel(BACK_QUEUE);
+    let (ended, endeds) = mpsc::channel(deliver.max_in_flight as usize);
+    let buckets = Arc::new(bucket_map(&pool).await?.partitions);
+    let consumer_settings = ConsumerSettings {
+        instance: Some(ctx.instance.to_string()),
+        session_timeout: settings.kafka.session_timeout,
+        release_limit: deliver.drain_limit + RECORD_CUT,
+        incarnation,
+        ..ConsumerSettings::new(&deliver.group, &topic)
+    };
+    let (consumer, events) = Consumer::start(&connection, consumer_settings)?;
+    let endpoints_seen = clock.now();
+    let engine = Engine {
+        core: Core::new(deliver.limits()),
+        effects: Vec::new(),
+        sender: Sender {
+            courier,
+            clock: Arc::clone(&clock),
+            pool: pool.clone(),
+            metrics: Arc::clone(&metrics),
+        },
+        settler: Settler {
+            pool: pool.clone(),
+            clock: Arc::clone(&clock),
+            metrics: Arc::clone(&metrics),
+            limit: deliver.lease,
+        },
+        loader: Loader {
+            pool: pool.clone(),
+            permits: Arc::new(Semaphore::new(deliver.load_workers)),
+        },
+        owning: Owning {
+            pool: pool.clone(),
+            log,
+            name: Arc::clone(&ctx.instance),
+            lease: deliver.lease,
+        },
+        endpoints: Endpoints::new(key, deliver.max_endpoints),
+        slots: (0..deliver.settle_workers).map(|_| Slot::default()).collect(),
+        settings: deliver,
+        clock,
+        pool,
+        metrics,
+        instance: Arc::clone(&ctx.instance),
+        consumer,
+        buckets,
+        assigned: BTreeSet::new(),
+        takings: BTreeMap::new(),
+        next_taking: 0,
+        parts: BTreeMap::new(),
+        revoking: false,
+        leaving: false,
+        probes: HashMap::new(),
+        commands: HashMap::new(),
+        health_round: Round::default(),
+        endpoints_round: Round::default(),
+        commands_round: Round::default(),
+        position_round: Round::default(),
+        gauges_round: Round::default(),
+        endpoints_seen,
+        back,
+        ended,
+        ready,
+    };
+    engine.run(events, backs, endeds, ctx.shutdown.clone()).await
+}
+
+/// Finds the topic, makes it if there is none, and sets the topology up; gives its incarnation. None: stopped first.
+async fn ensure_topology(
+    pool: &Pool,
+    log: &Log,
+    kafka: &Kafka,
+    shutdown: &CancellationToken,
+) -> Result<Option<Option<Uuid>>, Error> {
+    loop {
+        match log.topic_id().await {
+            Ok((id, partitions)) => {
+                topology_ensure(pool, &log.topic, &id, partitions).await?;
+                return Ok(Some(id.parse().ok()));
+            }
+            Err(Trouble::Missing(_)) => {
+                let spec = TopicSpec {
+                    replication: kafka.replication_factor,
+                    ..TopicSpec::new(&log.topic, kafka.partitions.into())
+                };
+                if let Err(error) = log.admin.create_topic(&spec).await {
+                    tracing::warn!(error = %Chain(&error), topic = %log.topic, "topic not made yet");
+                }
+            }
+            Err(Trouble::Store(error)) => return Err(error.into()),
+            Err(Trouble::Bus(error)) => {
+                tracing::warn!(error = %Chain(&error), topic = %log.topic, "topic not found yet");
+            }
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(None),
+            () = tokio::time::sleep(TOPIC_AGAIN) => {}
+        }
+    }
+}
+
+async fn make_inbox_partitions(pool: Pool, shutdown: CancellationToken) {
+    loop {
+        let pause = match inbox_partitions_make(&pool).await {
+            Ok(0) => PARTITIONS_EVERY,
+            Ok(made) => {
+                tracing::info!(made, "partitions of the inbox made");
+                PARTITIONS_EVERY
+            }
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "partitions of the inbox not made yet");
+                PARTITIONS_AGAIN
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// The bus's connection of the shared section.
+fn connection(kafka: &Kafka) -> Connection {
+    use laneway_bus::{SaslMechanism, SecurityProtocol};
+    use laneway_platform::config::SecurityProtocol as Configured;
+    Connection {
+        brokers: kafka.brokers.clone(),
+        client_id: "laneway-deliver".to_owned(),
+        security_protocol: match kafka.security_protocol {
+            Configured::Plaintext => SecurityProtocol::Plaintext,
+            Configured::Ssl => SecurityProtocol::Ssl,
+            Configured::SaslPlaintext => SecurityProtocol::SaslPlaintext,
+            Configured::SaslSsl => SecurityProtocol::SaslSsl,
+        },
+        sasl_mechanism: match (kafka.security_protocol.is_sasl(), kafka.sasl_mechanism.as_str()) {
+            (false, _) => None,
+            (true, "PLAIN") => Some(SaslMechanism::Plain),
+            (true, "SCRAM-SHA-256") => Some(SaslMechanism::ScramSha256),
+            (true, _) => Some(SaslMechanism::ScramSha512),
+        },
+        sasl_username: kafka.sasl_username.clone(),
+        sasl_password: kafka.sasl_password.clone(),
+        ssl_ca_location: kafka.ssl_ca_location.as_ref().map(Into::into),
+    }
+}

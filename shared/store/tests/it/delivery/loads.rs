@@ -1,0 +1,183 @@
+//! Loads of parked lanes: order, bounds, what is left out.
+
+use super::{NOW, World, append, lane, park, parked};
+use laneway_lane::{Position, SettleItem};
+use laneway_store::delivery::load::MAX_BYTES;
+use laneway_store::delivery::{
+    commands_open, parked_due_load, parked_expired_load, parked_lanes_read, parked_page_load,
+};
+use laneway_testkit::sql;
+use laneway_wire::{Record, Timestamp};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+fn park_due(record: &Arc<Record>, offset: i64, due: Timestamp, unknown: bool) -> SettleItem {
+    let mut head = parked(record, offset, 1);
+    (head.due, head.unknown) = (due, unknown);
+    SettleItem::Park { lane: lane(record), head, reason: "retry", attempt: None }
+}
+
+#[tokio::test]
+async fn due_heads_come_in_order_page_by_page_and_then_the_next_due_time() {
+    let world = World::new().await;
+    let records: Vec<_> = (0..6).map(|n| world.record(n, &format!("k{n}"))).collect();
+    let at = |second| NOW + Duration::from_secs(second);
+    let items: Vec<_> = [3, 1, 2, 1, 30, 1]
+        .into_iter()
+        .zip(&records)
+        .enumerate()
+        .map(|(n, (second, record))| park_due(record, n as i64, at(second), n == 5))
+        .collect();
+    world.settle(&items).await;
+    let first = parked_due_load(&world.pool, 0, world.endpoint, None, at(10), 3).await.unwrap();
+    let mut early = [lane(&records[1]), lane(&records[3])];
+    early.sort();
+    let order: Vec<_> = first.heads.iter().map(|head| head.lane).collect();
+    assert_eq!(order, [early[0], early[1], lane(&records[2])]);
+    assert!(first.more && first.next_due.is_none());
+    assert_eq!((first.heads[0].attempts, first.heads[0].due), (1, at(1)));
+    let after = first.heads.last().map(|head| (head.due, head.lane));
+    let second = parked_due_load(&world.pool, 0, world.endpoint, after, at(10), 3).await.unwrap();
+    assert_eq!(second.heads.len(), 1);
+    assert!(!second.more);
+    assert_eq!(second.next_due, Some(at(30)));
+    let other = parked_due_load(&world.pool, 1, world.endpoint, None, at(10), 3).await.unwrap();
+    assert!(other.heads.is_empty() && !other.more && other.next_due.is_none());
+}
+
+#[tokio::test]
+async fn pages_of_a_lane_follow_its_positions_and_know_what_is_settled() {
+    let world = World::new().await;
+    let records: Vec<_> = (0..5).map(|n| world.record(n, "k")).collect();
+    let mut items = vec![park(&records[0], 10)];
+    items.extend((1..5).map(|n| append(&records[n], 20 - n as i64)));
+    world.settle(&items).await;
+    sql(
+        &world.url,
+        &format!(
+            "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, \
+             took_ms) VALUES ('{0}', '{0}', '{0}', '{0}', 1, 1, 1)",
+            records[4].head.delivery
+        ),
+    )
+    .await
+    .unwrap();
+    let id = lane(&records[0]);
+    let page = parked_page_load(&world.pool, id, None, 3).await.unwrap();
+    let offsets = |events: &[laneway_lane::ParkedEvent]| -> Vec<i64> {
+        events.iter().map(|event| event.position.offset).collect()
+    };
+    assert_eq!(offsets(&page.events), [10, 16, 17]);
+    assert!(page.more);
+    assert_eq!(page.events.iter().map(|e| e.settled).collect::<Vec<_>>(), [false, true, false]);
+    let after = Position { generation: 1, moves: 0, offset: 17 };
+    let rest = parked_page_load(&world.pool, id, Some(after), 3).await.unwrap();
+    assert_eq!(offsets(&rest.events), [18, 19]);
+    assert!(!rest.more);
+    assert_eq!(*rest.events[1].record, *records[1]);
+}
+
+/// P10.
+#[tokio::test]
+async fn a_page_is_cut_by_bytes_and_never_empty() {
+    let world = World::new().await;
+    let big = |n| {
+        let mut record = (*world.record(n, "k")).clone();
+        record.payload = vec![b'x'; 250 * 1024].into();
+        Arc::new(record)
+    };
+    let records: Vec<_> = (0..30).map(big).collect();
+    let mut items = vec![park(&records[0], 0)];
+    items.extend((1..30).map(|n| append(&records[n], n as i64)));
+    world.settle(&items).await;
+    let page = parked_page_load(&world.pool, lane(&records[0]), None, 64).await.unwrap();
+    let bytes: usize = page.events.iter().map(|event| event.record.payload.len()).sum();
+    assert!(page.more && page.events.len() < 20, "{}", page.events.len());
+    assert!(bytes < usize::try_from(MAX_BYTES).unwrap() + 260 * 1024);
+}
+
+/// P8, I22.
+#[tokio::test]
+async fn expired_heads_leave_out_held_unknowns_and_disabled_endpoints() {
+    let world = World::new().await;
+    let records: Vec<_> = (0..3).map(|n| world.record(n, &format!("k{n}"))).collect();
+    let mut young = parked(&records[2], 3, 1);
+    young.first_held = NOW + Duration::from_secs(100);
+    world
+        .settle(&[
+            park(&records[0], 1),
+            park_due(&records[1], 2, NOW, true),
+            SettleItem::Park {
+                lane: lane(&records[2]),
+                head: young,
+                reason: "retry",
+                attempt: None,
+            },
+        ])
+        .await;
+    let before = NOW + Duration::from_secs(50);
+    let (heads, more) = parked_expired_load(&world.pool, 0, before, 10).await.unwrap();
+    assert_eq!(heads.iter().map(|head| head.lane).collect::<Vec<_>>(), [lane(&records[0])]);
+    assert!(!more);
+    sql(&world.url, "UPDATE laneway_control.endpoints SET state = 'disabled'").await.unwrap();
+    let (heads, _) = parked_expired_load(&world.pool, 0, before, 10).await.unwrap();
+    assert!(heads.is_empty());
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_parked_lanes_are_read_in_pages() {
+    let world = World::new().await;
+    sql(
+        &world.url,
+        &format!(
+            "INSERT INTO laneway_control.parked_lanes (lane, bucket, partition, tenant_id, endpoint_id, mode, reason, \
+             due, head_held, unknown) SELECT decode(lpad(to_hex(n), 32, '0'), 'hex'), 1, 0, '{}', '{}', 1, 'retry', \
+             now(), now(), n % 1000 = 0 FROM generate_series(1, 100000) n",
+            world.tenant,
+            world.endpoint.as_uuid()
+        ),
+    )
+    .await
+    .unwrap();
+    let (sender, mut pages) = mpsc::channel(1);
+    let pool = world.pool.clone();
+    let reading = tokio::spawn(async move { parked_lanes_read(&pool, 0, sender).await });
+    let (mut lanes, mut held) = (HashSet::new(), 0);
+    while let Some(page) = pages.recv().await {
+        held += page.iter().filter(|(_, _, due)| *due == Timestamp(i64::MAX)).count();
+        lanes.extend(page.into_iter().map(|(lane, _, _)| lane));
+    }
+    assert_eq!(reading.await.unwrap().unwrap(), 100_000);
+    assert_eq!((lanes.len(), held), (100_000, 100));
+}
+
+#[tokio::test]
+async fn a_command_comes_with_its_unknown_head_or_without() {
+    let world = World::new().await;
+    // Buckets are dealt out by parity here, so the lane's own bucket says whose it is.
+    let (held, other) = (world.record(1, "a"), world.record(2, "b"));
+    world.settle(&[park_due(&held, 1, NOW, true), park(&other, 2)]).await;
+    for record in [&held, &other] {
+        let id = lane(record);
+        sql(
+            &world.url,
+            &format!(
+                "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, reason, actor) \
+                 SELECT tenant_id, '{}', lane, bucket, 'not_applied', 'asked', 'ann' \
+                 FROM laneway_control.parked_lanes WHERE lane = '\\x{id}'",
+                record.head.delivery
+            ),
+        )
+        .await
+        .unwrap();
+    }
+    let commands = commands_open(&world.pool, &[0, 1], 10).await.unwrap();
+    let heads: Vec<_> = commands.iter().map(|c| (c.lane, c.head.is_some())).collect();
+    assert_eq!(heads, [(lane(&held), true), (lane(&other), false)]);
+    let partition = u32::from(lane(&held).bucket().number() % 2);
+    assert_eq!(commands[0].partition, partition);
+    let none = commands_open(&world.pool, &[], 10).await.unwrap();
+    assert!(none.is_empty());
+}

@@ -1,0 +1,3 @@
+//! The store on a real PostgreSQL.
+
+mod delivery;
