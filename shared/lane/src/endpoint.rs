@@ -174,8 +174,8 @@ impl Pace {
         if self.began.is_none_or(|began| now.since(began) < SECOND) {
             return false;
         }
-        let current = if now.since(self.second) < 2 * SECOND { self.current } else { 0 };
-        let a_second = current.max(self.last);
+        let recent = now.since(self.second) < 2 * SECOND;
+        let a_second = if recent { self.current.max(self.last) } else { 0 };
         u128::from(events) * 1000 > u128::from(a_second) * limit.as_millis()
     }
 }

@@ -270,6 +270,19 @@ impl Part {
             self.held += 1;
             return;
         }
+        self.queue_final(sh, index, outcome, last, fx);
+    }
+
+    /// Queues a final outcome; `last`: it may be of the lane's last row.
+    pub(crate) fn queue_final(
+        &mut self,
+        sh: &mut Shared,
+        index: u32,
+        outcome: Outcome,
+        last: bool,
+        fx: &mut Effects,
+    ) {
+        let lane = self.lanes.at(index);
         let (id, parked) = (lane.id, lane.parked);
         lane.phase = Phase::Settling { leaving: last };
         let Outcome { event, outcome, attempts, attempt, status, took, command } = outcome;

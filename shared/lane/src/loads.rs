@@ -123,7 +123,10 @@ impl Part {
     /// The endpoint's turn to load a page has come; it stands in the queue no more.
     pub(crate) fn load_due(&mut self, sh: &mut Shared, ep: Ep, room: u32, fx: &mut Effects) {
         let Some(local) = self.locals.get_mut(&ep) else { return };
-        local.due.queued = false;
+        // An entry of an epoch that is gone finds nothing queued.
+        if !std::mem::take(&mut local.due.queued) {
+            return;
+        }
         let entry = sh.endpoints.at(ep);
         if self.stage != Stage::Active {
             return;

@@ -260,7 +260,7 @@ impl Part {
                     std::mem::replace(phase, Phase::Settling { leaving: true })
                 {
                     self.held -= 1;
-                    self.finish(sh, index, *outcome, fx);
+                    self.queue_final(sh, index, *outcome, true, fx);
                 }
             }
             _ => {}

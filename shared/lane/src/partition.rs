@@ -360,3 +360,14 @@ fn as_row(event: &Event) -> NewParked {
         unknown: event.unknown,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P10: a million parked lanes fit in well under 100 MB, also with a table half full.
+    #[test]
+    fn a_parked_lane_takes_24_bytes() {
+        assert_eq!(size_of::<(LaneId, ParkedLane)>(), 24);
+    }
+}
