@@ -308,6 +308,7 @@ impl Book {
     fn wrote(&mut self, at: Time, delivery: Delivery, epoch: Epoch, write: &Write) {
         let story = &mut self.deliveries[delivery as usize];
         let mut held = story.held;
+        let mut since = at;
         match write {
             Write::Park { first_held, unknown } => {
                 story.parked = true;
@@ -323,6 +324,7 @@ impl Book {
                     story.last = Some((*ended, *kind, *attempt));
                 }
                 held = *unknown;
+                since = since.min(*ended);
                 if let Some(request) = story.last_request {
                     let began = self.trips[request as usize].began;
                     story.first_held = Some(story.first_held.map_or(began, |h| h.min(began)));
@@ -339,10 +341,14 @@ impl Book {
         }
         let was_held = std::mem::replace(&mut story.held, held);
         let lane = story.lane as usize;
+        if held && was_held {
+            let from = &mut self.lanes[lane].held_since;
+            *from = from.map(|from| from.min(since));
+        }
         if held != was_held {
             let lane = &mut self.lanes[lane];
             if held {
-                lane.held_since = Some(at);
+                lane.held_since = Some(since);
             } else {
                 lane.held_for += lane.held_since.take().map_or(0, |since| at - since);
                 for next in lane.order[lane.done..].iter().filter(|next| **next != delivery) {

@@ -76,13 +76,12 @@ fn many(args: &Args, out: &mut impl Write) -> Result<()> {
 
 fn replay(args: &Args, out: &mut impl Write) -> Result<()> {
     let seed = args.number("--seed", 0)?;
-    let mutant = match args.text("--mutant") {
+    let planted = match args.text("--mutant") {
         None => None,
         Some(name) => Some(
-            mutants::Mutant::ALL
-                .into_iter()
-                .find(|mutant| format!("{mutant:?}") == name)
-                .with_context(|| format!("no mutant is called {name}"))?,
+            mutants::Planted::all()
+                .find(|planted| planted.name() == name)
+                .with_context(|| format!("no planted fault is called {name}"))?,
         ),
     };
     let mut spec = Spec {
@@ -91,9 +90,9 @@ fn replay(args: &Args, out: &mut impl Write) -> Result<()> {
         deliveries: args.number("--deliveries", u64::from(u32::MAX))? as u32,
     };
     if !args.has("--no-shrink") {
-        spec = run::shrink(spec, mutant);
+        spec = run::shrink(spec, planted);
     }
-    let report = run::one(spec, true, mutant);
+    let report = run::one(spec, true, planted);
     writeln!(out, "{:?}", Plan::new(spec))?;
     for (at, event) in run::around(&report, args.number("--lines", 120)? as usize) {
         writeln!(out, "{at:>8} {event:?}")?;

@@ -6,35 +6,106 @@ use std::fmt::Write;
 
 pub use laneway_lane::Mutant;
 
+/// A mistake of the shell: each breaks one line of the contract between core and shell, or of design 5.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slip {
+    /// A successor does not watch for lease and longest deadline before it takes over (5.3).
+    TakeOverAtOnce,
+    /// The lease is not looked at before a request (I10).
+    LeaseUnchecked,
+    /// Transactions do not prove their epoch (P13).
+    FenceUnchecked,
+    /// Facts of an intake are read when it is fetched, not in the settle queue (5.2).
+    FactsReadEarly,
+    /// A group is not one transaction: the second half is lost and all of it acknowledged.
+    TornGroup,
+    /// A transaction repeated after an unknown commit is applied again.
+    RepeatAppliedTwice,
+    /// The position is stored as far as was fetched (I9).
+    PositionAhead,
+    /// Lanes are told to be parked no more though rows are left.
+    UnparkedTooEarly,
+    /// Ids of parked lanes are not loaded at take-over (5.2).
+    ParkedLanesForgotten,
+    /// A request cut in a release counts as over at once.
+    CutIsOver,
+    /// A lease runs from the reply, not from before the renewing statement was sent (5.3).
+    LeaseFromReply,
+    /// Undecodable records are dropped instead of handed in.
+    GarbageDropped,
+}
+
+impl Slip {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::TakeOverAtOnce,
+        Self::LeaseUnchecked,
+        Self::FenceUnchecked,
+        Self::FactsReadEarly,
+        Self::TornGroup,
+        Self::RepeatAppliedTwice,
+        Self::PositionAhead,
+        Self::UnparkedTooEarly,
+        Self::ParkedLanesForgotten,
+        Self::CutIsOver,
+        Self::LeaseFromReply,
+        Self::GarbageDropped,
+    ];
+}
+
+/// A planted fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// In the core.
+    Core(Mutant),
+    /// In the shell.
+    Shell(Slip),
+}
+
+impl Planted {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let core = Mutant::ALL.into_iter().map(Self::Core);
+        core.chain(Slip::ALL.into_iter().map(Self::Shell))
+    }
+
+    /// Its name alone.
+    pub fn name(self) -> String {
+        match self {
+            Self::Core(mutant) => format!("{mutant:?}"),
+            Self::Shell(slip) => format!("{slip:?}"),
+        }
+    }
+}
+
 /// One row of the table.
 #[derive(Debug, Clone)]
 pub struct Kill {
     /// The fault.
-    pub mutant: Mutant,
+    pub planted: Planted,
     /// Schedules up to and including the first that broke something, and the checker that saw it.
     pub first: Option<(u64, &'static str, String)>,
 }
 
 /// A core, with a planted fault or without.
-pub fn core(limits: Limits, mutant: Option<Mutant>) -> Core {
-    match mutant {
-        Some(mutant) => Core::with_mutant(limits, mutant),
-        None => Core::new(limits),
+pub fn core(limits: Limits, planted: Option<Planted>) -> Core {
+    match planted {
+        Some(Planted::Core(mutant)) => Core::with_mutant(limits, mutant),
+        _ => Core::new(limits),
     }
 }
 
 /// Runs schedules with each planted fault until a checker sees it, `most` at most, from seed `from`.
 pub fn hunt(from: u64, most: u64) -> Vec<Kill> {
-    Mutant::ALL
-        .into_iter()
-        .map(|mutant| {
+    Planted::all()
+        .map(|planted| {
             // An assertion inside the core does not count: it is not there in production.
             let first = (0..most).find_map(|n| {
-                let report = run::one(crate::plan::Spec::of(from + n), false, Some(mutant));
+                let report = run::one(crate::plan::Spec::of(from + n), false, Some(planted));
                 let breach = report.breach.filter(|breach| breach.checker != "panic")?;
                 Some((n + 1, breach.checker, breach.what))
             });
-            Kill { mutant, first }
+            Kill { planted, first }
         })
         .collect()
 }
@@ -42,15 +113,19 @@ pub fn hunt(from: u64, most: u64) -> Vec<Kill> {
 /// The table for docs/mutants.md.
 pub fn table(kills: &[Kill]) -> String {
     let mut text = String::from(
-        "# Planted faults\n\nEach rule of the core broken on purpose, the checker of the simulator that saw it first, and how many schedules that\ntook. Written by `cargo run -p laneway-simulation --release -- mutants --write docs/mutants.md`; `cargo test -p\nlaneway-simulation` holds that each is caught.\n\n| fault | checker | schedules | what it saw |\n|---|---|---|---|\n",
+        "# Planted faults\n\nRules of the core and of the shell broken on purpose, one at a time; the checker of the simulator that saw it first, and how many schedules that\ntook. Written by `cargo run -p laneway-simulation --release -- mutants --write docs/mutants.md`; `cargo test -p\nlaneway-simulation` holds that each is caught.\n\n| in | fault | checker | schedules | what it saw |\n|---|---|---|---|---|\n",
     );
-    for Kill { mutant, first } in kills {
+    for Kill { planted, first } in kills {
+        let (place, name) = match planted {
+            Planted::Core(_) => ("core", planted.name()),
+            Planted::Shell(_) => ("shell", planted.name()),
+        };
         let row = match first {
             Some((schedules, checker, what)) => {
                 let what = what.replace('|', "/");
-                writeln!(text, "| {mutant:?} | {checker} | {schedules} | {what} |")
+                writeln!(text, "| {place} | {name} | {checker} | {schedules} | {what} |")
             }
-            None => writeln!(text, "| {mutant:?} | **none** | | |"),
+            None => writeln!(text, "| {place} | {name} | **none** | | |"),
         };
         row.expect("writing to a string cannot fail");
     }

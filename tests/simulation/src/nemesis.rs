@@ -19,7 +19,7 @@ impl World {
             let instance = self.nemesis.index(self.processes.len());
             self.strike_with(fault, instance);
         }
-        let wait = self.nemesis.range(50, 900) * self.plan.scale;
+        let wait = self.nemesis.range(20, self.plan.pace);
         self.at(self.now + wait, Happening::Nemesis);
     }
 
@@ -131,10 +131,10 @@ impl World {
     /// A new incarnation starts with nothing in memory.
     pub(crate) fn restart(&mut self, instance: usize) {
         let incarnation = self.processes[instance].incarnation + 1;
-        let mutant = self.mutant;
+        let planted = self.planted;
         let (plan, chance) = (&self.plan, &mut self.chance);
         self.processes[instance] =
-            Process::start(instance as Instance, incarnation, plan, mutant, chance);
+            Process::start(instance as Instance, incarnation, plan, planted, chance);
         self.started(instance);
     }
 

@@ -174,6 +174,10 @@ pub struct Plan {
     pub batch: usize,
     /// Bits of the faults that it has.
     faults: u32,
+    /// Between two faults at most this, ms.
+    pub pace: i64,
+    /// Percent of replies of the database that are lost, and of transactions.
+    pub losses: u32,
     /// Percent of deliveries whose payload is rejected for good.
     pub rejects: u32,
 }
@@ -223,6 +227,8 @@ impl Plan {
             limits: limits(&mut rng, scale),
             group: rng.pick(&[1, 3, 8, 500]),
             batch: rng.pick(&[1, 4, 16, 64]),
+            pace: rng.pick(&[150, 500, 1_500]) * scale,
+            losses: rng.pick(&[1, 3, 12]),
             rejects: if has(Fault::Rejects) { rng.pick(&[2, 10]) } else { 0 },
             faults,
         }
@@ -266,7 +272,7 @@ fn endpoint(rng: &mut Rng, has: &impl Fn(Fault) -> bool, heal_at: i64) -> Endpoi
         _ => OnUnknown::Lookup,
     };
     let mut moods = Vec::new();
-    for _ in 0..rng.range(0, 4) {
+    for _ in 0..rng.pick(&[0, 1, 2, 4, 6]) {
         let from = rng.range(0, heal_at);
         let mood = match rng.range(0, 11) {
             0 => Mood::Status(500),

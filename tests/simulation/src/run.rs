@@ -2,7 +2,7 @@
 
 use crate::event::{Event, Time};
 use crate::journal::Breach;
-use crate::mutants::Mutant;
+use crate::mutants::Planted;
 use crate::plan::{Fault, Spec};
 use crate::world::{Report, World};
 use std::any::Any;
@@ -28,8 +28,8 @@ pub struct Summary {
 }
 
 /// Runs one schedule; a panic of the core is a breach too.
-pub fn one(spec: Spec, keep: bool, mutant: Option<Mutant>) -> Report {
-    catch_unwind(AssertUnwindSafe(|| World::run(spec, keep, mutant))).unwrap_or_else(|panic| {
+pub fn one(spec: Spec, keep: bool, planted: Option<Planted>) -> Report {
+    catch_unwind(AssertUnwindSafe(|| World::run(spec, keep, planted))).unwrap_or_else(|panic| {
         let breach = Breach { checker: "panic", at: 0, what: message(panic.as_ref()) };
         Report {
             breach: Some(breach),
@@ -54,7 +54,7 @@ pub fn many(
     count: u64,
     threads: usize,
     stop_after: usize,
-    mutant: Option<Mutant>,
+    planted: Option<Planted>,
 ) -> Summary {
     let next = AtomicU64::new(from);
     let stop = AtomicBool::new(false);
@@ -67,7 +67,7 @@ pub fn many(
                     if seed >= from.saturating_add(count) {
                         break;
                     }
-                    let report = one(Spec::of(seed), false, mutant);
+                    let report = one(Spec::of(seed), false, planted);
                     let mut total = total.lock().unwrap_or_else(|poison| poison.into_inner());
                     total.schedules += 1;
                     total.deliveries += report.deliveries;
@@ -90,10 +90,10 @@ pub fn many(
 }
 
 /// A smaller schedule that still breaks the same: fewer kinds of faults, fewer deliveries.
-pub fn shrink(spec: Spec, mutant: Option<Mutant>) -> Spec {
-    let Some(breach) = one(spec, false, mutant).breach else { return spec };
+pub fn shrink(spec: Spec, planted: Option<Planted>) -> Spec {
+    let Some(breach) = one(spec, false, planted).breach else { return spec };
     let still = |spec: Spec| {
-        one(spec, false, mutant).breach.is_some_and(|smaller| smaller.checker == breach.checker)
+        one(spec, false, planted).breach.is_some_and(|smaller| smaller.checker == breach.checker)
     };
     let mut best = spec;
     for fault in Fault::ALL {

@@ -2,7 +2,7 @@
 //! grouped commits, intake facts read in the queue, leases on its own clock, take-over by watching, clean release).
 
 use crate::event::{Event, Gauges, Instance, Seen, Time};
-use crate::mutants::Mutant;
+use crate::mutants::{Planted, Slip};
 use crate::plan::{Fault, LEASE_MARGIN, MAX_SKEW, Plan};
 use crate::rng::Rng;
 use crate::store::{Owner, Settle, Settled};
@@ -77,7 +77,7 @@ impl Process {
         _instance: Instance,
         incarnation: u32,
         plan: &Plan,
-        mutant: Option<Mutant>,
+        planted: Option<Planted>,
         chance: &mut Rng,
     ) -> Self {
         let partitions = plan.partitions as usize;
@@ -86,7 +86,7 @@ impl Process {
         Self {
             incarnation,
             alive: true,
-            core: crate::mutants::core(plan.limits.clone(), mutant),
+            core: crate::mutants::core(plan.limits.clone(), planted),
             parts: Vec::new(),
             paused_until: 0,
             deferred: Vec::new(),
@@ -196,7 +196,7 @@ impl World {
                     .part(ticket.partition)
                     .filter(|part| part.epoch == ticket.epoch)
                     .map_or(0, |part| part.lease_end - process.own(self.now));
-                if lease < LEASE_MARGIN {
+                if lease < LEASE_MARGIN && !self.slips(Slip::LeaseUnchecked) {
                     let input = Input::AttemptEnded {
                         ticket,
                         result: AttemptResult::NotStarted,
@@ -270,8 +270,13 @@ impl World {
         let process = &mut self.processes[instance];
         let next_offset = process.core.position(partition);
         let incarnation = process.incarnation;
+        let ahead = self.planted == Some(Planted::Shell(Slip::PositionAhead));
         let part = &mut process.parts[index].1;
-        let next_offset = next_offset.unwrap_or(part.stored_next).max(part.stored_next);
+        let next_offset = if ahead {
+            part.fetch_next
+        } else {
+            next_offset.unwrap_or(part.stored_next).max(part.stored_next)
+        };
         part.stored_next = next_offset;
         let tx = Rc::new(Settle {
             id: self.tx_ids,
@@ -288,7 +293,7 @@ impl World {
 
     fn dispatch_tx(&mut self, instance: usize, incarnation: u32, tx: Rc<Settle>, sent: Time) {
         let delay = self.store_delay();
-        if self.strikes(Fault::LostTransaction, 3) {
+        if self.strikes(Fault::LostTransaction, self.plan.losses) {
             let note = Note::TxRetry { partition: tx.partition, id: tx.id };
             self.tell(instance, delay + 200, note);
         } else {
@@ -341,6 +346,7 @@ impl World {
         result: Settled,
         sent: Time,
     ) {
+        let from_reply = self.slips(Slip::LeaseFromReply);
         let process = &mut self.processes[instance];
         let own = process.own(self.now);
         let Some(part) = process.part_mut(partition) else { return };
@@ -348,11 +354,12 @@ impl World {
         if part.epoch != tx.epoch || !matches {
             return;
         }
+        let from = if from_reply { own } else { sent };
         let Settled::Durable { unparked, known } = result else {
             self.lose(instance, partition);
             return;
         };
-        part.lease_end = part.lease_end.max(sent + self.plan.lease());
+        part.lease_end = part.lease_end.max(from + self.plan.lease());
         let intake = part.open.take().map(|(_, records, _)| records).unwrap_or_default();
         let epoch = part.epoch;
         if part.lease_end <= own {
@@ -430,7 +437,7 @@ impl World {
         let log = &self.topic[partition as usize];
         let start = log.partition_point(|record| record.offset < from);
         let most = room.min(self.plan.batch);
-        let records: Vec<_> = log[start..].iter().take(most).copied().collect();
+        let mut records: Vec<_> = log[start..].iter().take(most).copied().collect();
         let more = start + records.len() < log.len();
         let part = self.processes[instance].part_mut(partition).expect("it was there just now");
         part.fetching = false;
@@ -441,6 +448,11 @@ impl World {
             return;
         }
         part.fetching = true;
+        if self.planted == Some(Planted::Shell(Slip::FactsReadEarly)) {
+            for record in &mut records {
+                record.early = record.delivery.map(|delivery| self.store.known(delivery));
+            }
+        }
         part.fetch_next = records.last().map_or(from, |record| record.offset + 1);
         part.queue.push_back(Entry::Intake(records));
         let index = self.processes[instance].parts.iter().position(|(p, _)| *p == partition);
@@ -537,7 +549,8 @@ impl World {
 
     fn watch(&mut self, instance: usize, partition: Partition, own: Time) {
         let row = self.store.owners[partition as usize];
-        let wait = self.plan.lease() + self.plan.max_timeout();
+        let at_once = self.slips(Slip::TakeOverAtOnce);
+        let wait = if at_once { 0 } else { self.plan.lease() + self.plan.max_timeout() };
         let process = &mut self.processes[instance];
         let slot = partition as usize;
         if process.taking[slot] {
@@ -608,7 +621,10 @@ impl World {
             return;
         }
         // The owner has written nothing yet, so all pages are of one state.
-        let all = self.store.parked_lanes(partition);
+        let mut all = self.store.parked_lanes(partition);
+        if self.slips(Slip::ParkedLanesForgotten) {
+            all.clear();
+        }
         let lanes: Vec<_> = all.iter().skip(from).take(LANE_PAGE).copied().collect();
         let next = from + lanes.len();
         let last = next >= all.len();

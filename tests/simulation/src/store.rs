@@ -2,6 +2,7 @@
 //! the database's, which is true time.
 
 use crate::event::{Delivery, Event, Lane, Time, Write};
+use crate::mutants::Slip;
 use laneway_lane::{
     AttemptRow, Endpoint, EndpointState, Epoch, FinalOutcome, Known, NewParked, ParkedEvent,
     Partition, Position, SettleItem, SettleSeq, Tried, Verdict,
@@ -173,12 +174,19 @@ impl Store {
     }
 
     /// One settle transaction; what became durable is told to `log`.
-    pub fn settle(&mut self, now: Time, tx: &Settle, log: &mut Vec<Event>) -> Settled {
+    pub fn settle(
+        &mut self,
+        now: Time,
+        tx: &Settle,
+        slip: Option<Slip>,
+        log: &mut Vec<Event>,
+    ) -> Settled {
         let (partition, epoch) = (tx.partition, tx.epoch);
         let row = &mut self.owners[partition as usize];
-        let repeat = row.epoch == epoch && row.last_tx == tx.id;
+        let repeat =
+            row.epoch == epoch && row.last_tx == tx.id && slip != Some(Slip::RepeatAppliedTwice);
         if !repeat {
-            if row.epoch != epoch || row.released {
+            if (row.epoch != epoch || row.released) && slip != Some(Slip::FenceUnchecked) {
                 log.push(Event::Fenced { partition, epoch });
                 return Settled::Fenced;
             }
@@ -187,7 +195,7 @@ impl Store {
             row.released = tx.release;
             let moved = row.next_offset != tx.next_offset;
             row.next_offset = tx.next_offset;
-            self.apply(now, tx, log);
+            self.apply(now, tx, slip, log);
             if moved {
                 log.push(Event::Position { partition, epoch, next_offset: tx.next_offset });
             }
@@ -195,18 +203,21 @@ impl Store {
                 log.push(Event::Released { partition, epoch });
             }
         }
+        let early = slip == Some(Slip::UnparkedTooEarly);
         let unparked = tx.items.iter().filter_map(|(_, item)| match item {
             SettleItem::Final { lane, may_unpark: true, .. } => Some(*lane),
+            SettleItem::Final { lane, parked: true, .. } if early => Some(*lane),
             _ => None,
         });
         let mut unparked: Vec<_> =
-            unparked.filter(|id| !self.lanes.contains_key(&self.lane_by_id[id])).collect();
+            unparked.filter(|id| early || !self.lanes.contains_key(&self.lane_by_id[id])).collect();
         unparked.dedup();
         let known = tx.intake.iter().map(|delivery| self.known(*delivery)).collect();
         Settled::Durable { unparked, known }
     }
 
-    fn known(&self, delivery: Delivery) -> Known {
+    /// What inbox, attempts and intents know of a delivery.
+    pub fn known(&self, delivery: Delivery) -> Known {
         if self.inbox.contains_key(&delivery) {
             return Known::Settled;
         }
@@ -227,7 +238,7 @@ impl Store {
         })
     }
 
-    fn apply(&mut self, now: Time, tx: &Settle, log: &mut Vec<Event>) {
+    fn apply(&mut self, now: Time, tx: &Settle, slip: Option<Slip>, log: &mut Vec<Event>) {
         let class = |item: &SettleItem| match item {
             SettleItem::Park { .. } => 0,
             SettleItem::Append { .. } => 1,
@@ -251,6 +262,9 @@ impl Store {
                 let what = format!("group order turns {item:?} round");
                 log.push(Event::Contract { partition: tx.partition, epoch: tx.epoch, what });
             }
+        }
+        if slip == Some(Slip::TornGroup) {
+            order.truncate(order.len().div_ceil(2));
         }
         for at in order {
             self.item(now, tx, &tx.items[at].1, log);

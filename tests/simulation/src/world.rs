@@ -2,6 +2,7 @@
 
 use crate::event::{Delivery, Event, Gauges, Instance, Lane, Request, Seen, Time};
 use crate::journal::{Breach, Journal};
+use crate::mutants::{Planted, Slip};
 use crate::plan::{Fault, MAX_SKEW, Plan, Spec};
 use crate::receiver::{self, Answer, Phase};
 use crate::rng::Rng;
@@ -9,7 +10,8 @@ use crate::shell::{Part, Process};
 use crate::store::{DeliveryInfo, Owner, Settle, Settled, Store};
 use bytes::Bytes;
 use laneway_lane::{
-    AttemptResult, Effect, Endpoint, EndpointState, Epoch, Incoming, Input, Partition, Ticket,
+    AttemptResult, Effect, Endpoint, EndpointState, Epoch, Incoming, Input, Known, Partition,
+    Ticket,
 };
 use laneway_wire::record::Head;
 use laneway_wire::{
@@ -35,6 +37,8 @@ pub(crate) struct LogRecord {
     pub(crate) offset: i64,
     /// None: undecodable.
     pub(crate) delivery: Option<Delivery>,
+    /// Facts read too early, by a planted fault.
+    pub(crate) early: Option<Known>,
 }
 
 /// A request on its way.
@@ -156,7 +160,7 @@ pub struct Report {
 /// The world of one schedule.
 pub struct World {
     pub(crate) plan: Plan,
-    pub(crate) mutant: Option<crate::mutants::Mutant>,
+    pub(crate) planted: Option<Planted>,
     pub(crate) now: Time,
     pub(crate) phase: Phase,
     agenda: BinaryHeap<Scheduled>,
@@ -187,8 +191,8 @@ pub struct World {
 
 impl World {
     /// Runs the schedule to its end or its first breach; with `keep`, the log is kept.
-    pub fn run(spec: Spec, keep: bool, mutant: Option<crate::mutants::Mutant>) -> Report {
-        let mut world = Self::new(Plan::new(spec), keep, mutant);
+    pub fn run(spec: Spec, keep: bool, planted: Option<Planted>) -> Report {
+        let mut world = Self::new(Plan::new(spec), keep, planted);
         while !world.over && world.journal.breach().is_none() {
             let Some(next) = world.agenda.pop() else { break };
             world.steps += 1;
@@ -210,7 +214,7 @@ impl World {
         }
     }
 
-    fn new(plan: Plan, keep: bool, mutant: Option<crate::mutants::Mutant>) -> Self {
+    fn new(plan: Plan, keep: bool, planted: Option<Planted>) -> Self {
         let seed = plan.spec.seed;
         let mut store = Store::default();
         store.owners = vec![Owner { released: true, ..Owner::default() }; plan.partitions as usize];
@@ -230,10 +234,10 @@ impl World {
         let journal = Journal::new(&plan, keep);
         let mut chance = Rng::new(seed, 2);
         let processes = (0..plan.instances)
-            .map(|n| Process::start(n as Instance, 0, &plan, mutant, &mut chance))
+            .map(|n| Process::start(n as Instance, 0, &plan, planted, &mut chance))
             .collect();
         let mut world = Self {
-            mutant,
+            planted,
             now: 0,
             phase: Phase::Faulty,
             agenda: BinaryHeap::new(),
@@ -320,7 +324,7 @@ impl World {
                         clean,
                     });
                 }
-                if self.strikes(Fault::LostReply, 4) {
+                if self.strikes(Fault::LostReply, self.plan.losses) {
                     return;
                 }
                 let delay = self.store_delay();
@@ -352,6 +356,19 @@ impl World {
         }
     }
 
+    /// The planted mistake of the shell, if there is one.
+    pub(crate) fn slip(&self) -> Option<Slip> {
+        match self.planted {
+            Some(Planted::Shell(slip)) => Some(slip),
+            _ => None,
+        }
+    }
+
+    /// Whether the shell makes this mistake.
+    pub(crate) fn slips(&self, slip: Slip) -> bool {
+        self.slip() == Some(slip)
+    }
+
     /// Whether a fault strikes here, in `percent` of the cases.
     pub(crate) fn strikes(&mut self, fault: Fault, percent: u32) -> bool {
         let strikes =
@@ -373,7 +390,8 @@ impl World {
             self.crash(instance);
         }
         let mut events = Vec::new();
-        let result = self.store.settle(self.now, &tx, &mut events);
+        let slip = self.slip();
+        let result = self.store.settle(self.now, &tx, slip, &mut events);
         for event in events {
             self.log(event);
         }
@@ -382,7 +400,7 @@ impl World {
         }
         let partition = tx.partition;
         let delay = self.store_delay();
-        if self.strikes(Fault::LostReply, 3) {
+        if self.strikes(Fault::LostReply, self.plan.losses) {
             let wait = self.chance.range(100, 900);
             self.tell(instance, wait, Note::TxRetry { partition, id: tx.id });
         } else {
@@ -502,7 +520,7 @@ impl World {
     fn append(&mut self, partition: Partition, delivery: Option<Delivery>) -> i64 {
         let gap = if self.producer.chance(6) { self.producer.range(1, 4) } else { 0 };
         let offset = self.end(partition) + gap;
-        self.topic[partition as usize].push(LogRecord { offset, delivery });
+        self.topic[partition as usize].push(LogRecord { offset, delivery, early: None });
         for instance in 0..self.processes.len() {
             self.kick(instance, partition);
         }
@@ -617,7 +635,7 @@ impl World {
         let process = &self.processes[travel.instance];
         let left = (travel.deadline - self.now).max(0);
         let clear_at = process.database_time(self.now) + Duration::from_millis(MAX_SKEW as u64);
-        let clear_at = if seen == Seen::Cut {
+        let clear_at = if seen == Seen::Cut && !self.slips(Slip::CutIsOver) {
             clear_at + Duration::from_millis(left as u64)
         } else {
             clear_at
@@ -637,15 +655,16 @@ impl World {
         }
         let took = Duration::from_millis((self.now - travel.began).max(0) as u64);
         let input = Input::AttemptEnded { ticket: travel.ticket, result, took };
-        self.step(travel.instance, input);
+        if self.strikes(Fault::LateResults, 4) {
+            let late = self.nemesis.range(200, 12_000) * self.plan.scale;
+            self.tell(travel.instance, late, Note::Give(Box::new(input)));
+        } else {
+            self.step(travel.instance, input);
+        }
     }
 
     /// Records as the core wants them.
-    pub(crate) fn incoming(
-        &self,
-        records: &[LogRecord],
-        known: &[laneway_lane::Known],
-    ) -> Vec<Incoming> {
+    pub(crate) fn incoming(&self, records: &[LogRecord], known: &[Known]) -> Vec<Incoming> {
         let mut known = known.iter();
         let one = |record: &LogRecord| match record.delivery {
             None => Incoming::Unreadable {
@@ -655,15 +674,18 @@ impl World {
             },
             Some(delivery) => {
                 let info = &self.store.deliveries[delivery as usize];
+                let now = *known.next().expect("one fact for each delivery of an intake");
                 Incoming::Delivery {
                     offset: record.offset,
                     record: info.record.clone(),
                     lane: info.lane_id,
-                    known: *known.next().expect("one fact for each delivery of an intake"),
+                    known: record.early.unwrap_or(now),
                 }
             }
         };
-        records.iter().map(one).collect()
+        let dropped = self.slips(Slip::GarbageDropped);
+        let records = records.iter().filter(|record| !dropped || record.delivery.is_some());
+        records.map(one).collect()
     }
 
     // --- healing and the end ---
@@ -746,7 +768,7 @@ impl World {
             loaded_bytes: held.loaded_bytes,
         };
         // A planted fault has to be seen in what the core does.
-        if self.mutant.is_none()
+        if self.planted.is_none()
             && self.steps.is_multiple_of(CHECK_EVERY)
             && let Err(what) = process.core.check()
         {

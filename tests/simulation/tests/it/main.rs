@@ -59,7 +59,7 @@ fn each_planted_fault_is_seen_by_a_checker() {
     let alive: Vec<_> = mutants::hunt(0, PATIENCE)
         .into_iter()
         .filter(|kill| kill.first.is_none())
-        .map(|kill| kill.mutant)
+        .map(|kill| kill.planted)
         .collect();
     assert!(alive.is_empty(), "not seen: {alive:?}");
 }
