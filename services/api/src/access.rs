@@ -50,8 +50,7 @@ impl<N: Needs> FromRequestParts<App> for Access<N> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let unauthenticated = || problem::UNAUTHENTICATED.problem();
         let key = presented_key(&parts.headers).ok_or_else(unauthenticated)?;
-        let caller: Caller =
-            key_verify(app.pool(), key).await?.ok_or_else(unauthenticated)?;
+        let caller: Caller = key_verify(app.pool(), key).await?.ok_or_else(unauthenticated)?;
         let not_found = || problem::NOT_FOUND.problem();
         let params: Vec<(String, String)> = RawPathParams::from_request_parts(parts, app)
             .await

@@ -146,12 +146,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reports an error of the field `name`.
-    pub(crate) fn error(
-        &mut self,
-        name: &str,
-        code: &'static str,
-        detail: impl Into<String>,
-    ) {
+    pub(crate) fn error(&mut self, name: &str, code: &'static str, detail: impl Into<String>) {
         self.errors.push(FieldError { pointer: pointer(name), code, detail: detail.into() });
     }
 

@@ -1,9 +1,7 @@
 //! Settings of the API.
 
 use laneway_courier::Settings as Courier;
-use laneway_platform::config::{
-    Admin, Database, Problems, Secrets, Service, Telemetry, Validate,
-};
+use laneway_platform::config::{Admin, Database, Problems, Secrets, Service, Telemetry, Validate};
 use laneway_platform::service::Process;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

@@ -179,7 +179,9 @@ mod tests {
     #[test]
     fn a_malformed_key_is_refused() {
         let long = [b'k'; 256];
-        for refused in [&[b"".as_slice()][..], &[b"\"\""], &[b"\""], &[&long], &[b"a\tb"], &[b"\xff"]] {
+        for refused in
+            [&[b"".as_slice()][..], &[b"\"\""], &[b"\""], &[&long], &[b"a\tb"], &[b"\xff"]]
+        {
             assert_eq!(read(refused), Err("idempotency_key_not_valid"), "{refused:?}");
         }
         assert_eq!(read(&[b"a", b"a"]), Err("idempotency_key_not_valid"));

@@ -43,7 +43,11 @@ impl Query {
         let Some(at) = self.0.iter().position(|(known, _)| known == name) else { return Ok(None) };
         let (_, value) = self.0.remove(at);
         if self.0.iter().any(|(known, _)| known == name) {
-            return Err(not_valid(name, "parameter_repeated", "the parameter stands more than once"));
+            return Err(not_valid(
+                name,
+                "parameter_repeated",
+                "the parameter stands more than once",
+            ));
         }
         Ok(Some(value))
     }
@@ -80,7 +84,11 @@ impl Query {
         if self.0.is_empty() {
             return Ok(());
         }
-        Err(not_valid("", "parameter_unknown", "there is a parameter that this route does not have"))
+        Err(not_valid(
+            "",
+            "parameter_unknown",
+            "there is a parameter that this route does not have",
+        ))
     }
 }
 

@@ -55,8 +55,7 @@ impl Error {
         match self {
             Self::Transport(_) => true,
             Self::Refused(problem) => {
-                matches!(problem.status, 429 | 500..)
-                    || problem.code == "idempotency_key_in_use"
+                matches!(problem.status, 429 | 500..) || problem.code == "idempotency_key_in_use"
             }
             Self::Base(_) | Self::Answer { .. } => false,
         }
@@ -88,10 +87,12 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") {
             return Err(wrong());
         }
-        base.path_segments_mut()
-            .map_err(|()| wrong())?
-            .pop_if_empty()
-            .extend(["api", "v1", "projects", &project.to_string()]);
+        base.path_segments_mut().map_err(|()| wrong())?.pop_if_empty().extend([
+            "api",
+            "v1",
+            "projects",
+            &project.to_string(),
+        ]);
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
             .no_proxy()

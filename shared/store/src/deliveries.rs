@@ -355,7 +355,7 @@ fn read_attempt(row: &PgRow) -> Result<Attempt, sqlx::Error> {
             2 => AttemptKind::Responded,
             _ => AttemptKind::Unknown,
         },
-        status: row.try_get::<Option<i32>, _>(3)?.and_then(|status| u16::try_from(status).ok()),
+        status: row.try_get::<Option<i16>, _>(3)?.and_then(|status| u16::try_from(status).ok()),
         class: row.try_get(4)?,
         took: Duration::from_millis(u64::try_from(row.try_get::<i32, _>(5)?).unwrap_or(0)),
         ended_at: Timestamp(row.try_get(6)?),

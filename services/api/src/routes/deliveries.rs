@@ -5,9 +5,9 @@ use crate::access::{Access, DeliveriesRead};
 use crate::app::App;
 use crate::problem::{self, Document, Problem};
 use crate::query::{Query, not_valid};
+use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::Json;
 use laneway_store::deliveries::{self as store, attempts_list, deliveries_of_event, delivery_get};
 use laneway_wire::{DeliveryId, EndpointId, EventId};
 use serde::Serialize;
@@ -110,8 +110,8 @@ pub(crate) async fn list_deliveries(
     let list = format!("deliveries of {event}");
     let page = query.page(app.cursors(), access.tenant, &list)?;
     query.finish()?;
-    let rows =
-        deliveries_of_event(app.pool(), access.tenant, event, after(&page)?, page.limit + 1).await?;
+    let rows = deliveries_of_event(app.pool(), access.tenant, event, after(&page)?, page.limit + 1)
+        .await?;
     let rows = rows.ok_or_else(|| problem::NOT_FOUND.detail("the project has no such event"))?;
     page_of(&app, access.tenant, &list, &page, rows, |row| row.id.to_string(), Delivery::from)
 }
@@ -175,8 +175,7 @@ pub(crate) async fn list_attempts(
     let page = query.page(app.cursors(), access.tenant, &list)?;
     query.finish()?;
     let position = page.after.as_deref().map(position).transpose()?;
-    let rows =
-        attempts_list(app.pool(), access.tenant, id, position, page.limit + 1).await?;
+    let rows = attempts_list(app.pool(), access.tenant, id, position, page.limit + 1).await?;
     if rows.is_empty() && delivery_get(app.pool(), access.tenant, id).await?.is_none() {
         return Err(problem::NOT_FOUND.problem());
     }

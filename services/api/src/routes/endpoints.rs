@@ -7,10 +7,10 @@ use crate::body::{Fields, JsonBody};
 use crate::idempotent::{Begun, Operation};
 use crate::problem::{self, Document, Problem};
 use crate::query::Query;
+use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::Json;
 use laneway_courier::AddressPolicy;
 use laneway_store::endpoints::{
     self as store, MAX_ENDPOINTS, OnUnknown, Ordering, endpoint_create, endpoint_get,
@@ -245,8 +245,7 @@ fn read(addresses: &AddressPolicy, body: &[u8]) -> Result<store::NewEndpoint, Pr
         },
         None => Some(random_secret()),
     };
-    let on_unknown =
-        fields.choice("onUnknown", "resend, lookup, hold", OnUnknown::parse);
+    let on_unknown = fields.choice("onUnknown", "resend, lookup, hold", OnUnknown::parse);
     let timeout = fields.number("timeoutMs", 1_000..=60_000);
     let connections = fields.number("maxConnections", 1..=1_024);
     let ordering = fields.choice("ordering", "user, none", Ordering::parse);

@@ -35,7 +35,12 @@ const MAX_DEDUPE_KEY: usize = 255;
 #[expect(dead_code, reason = "the schema of the request; it is read field by field")]
 pub(crate) struct NewEvent {
     /// Its type: words of letters, digits, `_` and `-`, parted by dots.
-    #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$", example = "order.created")]
+    #[schema(
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$",
+        example = "order.created"
+    )]
     r#type: String,
     /// The user key: events of one key arrive at each endpoint in the order of their commits. At most 255 bytes, no
     /// control characters.
@@ -123,7 +128,8 @@ fn read(body: &[u8]) -> Result<Event<'_>, Problem> {
     let mut fields = Fields::read(body)?;
     let event_type = fields.required_text("type");
     if event_type.as_deref().is_some_and(|event_type| !is_event_type(event_type)) {
-        let detail = "expected words of letters, digits, `_` and `-`, parted by dots, at most 255 bytes";
+        let detail =
+            "expected words of letters, digits, `_` and `-`, parted by dots, at most 255 bytes";
         fields.error("type", "event_type_not_valid", detail);
     }
     let key = fields.text("key");
@@ -132,7 +138,11 @@ fn read(body: &[u8]) -> Result<Event<'_>, Problem> {
     }
     let dedupe_key = fields.text("dedupeKey");
     if dedupe_key.as_deref().is_some_and(|key| !is_key(key, MAX_DEDUPE_KEY)) {
-        fields.error("dedupeKey", "key_not_valid", "expected 1 to 255 bytes, no control characters");
+        fields.error(
+            "dedupeKey",
+            "key_not_valid",
+            "expected 1 to 255 bytes, no control characters",
+        );
     }
     let payload = fields.required_raw("payload");
     fields.finish()?;

@@ -41,10 +41,8 @@ fn page_of<T: Serialize + ToSchema, R>(
     let limit = usize::from(page.limit);
     let has_more = rows.len() > limit;
     rows.truncate(limit);
-    let next_cursor = rows
-        .last()
-        .filter(|_| has_more)
-        .map(|row| app.cursors().write(tenant, list, &key(row)));
+    let next_cursor =
+        rows.last().filter(|_| has_more).map(|row| app.cursors().write(tenant, list, &key(row)));
     let link = next_cursor.as_ref().and_then(|cursor| {
         let link = format!("<?limit={limit}&cursor={cursor}>; rel=\"next\"");
         HeaderValue::from_str(&link).ok()

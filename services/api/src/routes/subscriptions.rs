@@ -7,10 +7,10 @@ use crate::body::{Fields, JsonBody};
 use crate::idempotent::{Begun, Operation};
 use crate::problem::{self, Document, FieldError, Problem};
 use crate::query::Query;
+use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::Json;
 use laneway_store::subscriptions::{
     self as store, MAX_SUBSCRIPTIONS, Subscribed, subscription_create, subscription_get,
     subscriptions_list,

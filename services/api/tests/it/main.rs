@@ -1,0 +1,16 @@
+//! The API on a real PostgreSQL, over real connections: each test has a database and an API of its own.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::type_complexity,
+    reason = "tests use tasks and the environment freely, and fail by panicking"
+)]
+
+mod bad_input;
+mod events;
+mod idempotency;
+mod isolation;
+mod life;
+mod reading;
+mod secrets;
+mod support;
