@@ -26,6 +26,9 @@ impl Part {
         else {
             return self.refuse(given, fx);
         };
+        if self.releasing.contains_key(&given.lane) {
+            return self.refuse(given, fx);
+        }
         let found = self.lanes.find(given.lane);
         match found.and_then(|index| self.lanes.get(index)).map(|lane| &lane.phase) {
             None | Some(Phase::Asleep) => {}
@@ -51,6 +54,7 @@ impl Part {
                     command: given.command,
                 };
                 self.commands.insert(given.command);
+                self.releasing.insert(given.lane, head.record.head.delivery_id());
                 let what = What::Release { id: given.lane, due, command: given.command };
                 self.settle(what, item, fx);
             }

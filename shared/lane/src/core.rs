@@ -257,8 +257,10 @@ impl Core {
             if let Phase::Intent { probe, .. } | Phase::InFlight { probe, .. } = lane.phase {
                 self.sh.free_slot(ep);
                 if probe {
-                    self.sh.endpoints.at(ep).probing = None;
-                    self.sh.set_probe_timer(ep);
+                    let entry = self.sh.endpoints.at(ep);
+                    entry.probing = None;
+                    let next = entry.next_probe();
+                    self.sh.set_probe_timer(ep, next);
                 }
             }
             if lane.loaded {

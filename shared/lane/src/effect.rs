@@ -32,7 +32,8 @@ pub enum Effect {
         /// It is the probe of a degraded endpoint.
         probe: bool,
     },
-    /// Load heads of due parked lanes of one endpoint in one partition.
+    /// Load heads of due parked lanes of one endpoint in one partition; held unknowns are not among them. `until` lies
+    /// beyond every due time (year 9999) when the endpoint was deleted and all of it is to be discarded.
     LoadDue {
         /// The partition.
         partition: Partition,
@@ -60,7 +61,7 @@ pub enum Effect {
         /// At most so many.
         limit: u32,
     },
-    /// Load heads (not unknown ones) whose horizon passed before `held_before`, on whatever endpoint.
+    /// Load heads (not unknown ones) whose horizon passed before `held_before`, on whatever endpoint but a disabled one.
     LoadExpired {
         /// The partition.
         partition: Partition,

@@ -59,7 +59,12 @@ pub(crate) struct EndpointEntry {
     pub(crate) degraded_view: bool,
     /// This core said so at that time, and no view has confirmed or refuted it yet.
     pub(crate) degraded_here: Option<Timestamp>,
+    /// No probe is claimed before this: as the database said last.
     pub(crate) probe_until: Timestamp,
+    /// The same, from the end of the last probe of this core.
+    pub(crate) probe_rests: Timestamp,
+    /// When the probe is looked at next.
+    pub(crate) probe_timer: Option<Timestamp>,
     pub(crate) claim: Option<Claim>,
     /// When the claim of the probe under way was asked for.
     pub(crate) probing: Option<Timestamp>,
@@ -88,6 +93,8 @@ impl EndpointEntry {
             degraded_view: false,
             degraded_here: None,
             probe_until: Timestamp(0),
+            probe_rests: Timestamp(0),
+            probe_timer: None,
             claim: None,
             probing: None,
             pace: Pace::default(),
@@ -96,6 +103,11 @@ impl EndpointEntry {
 
     pub(crate) fn is_degraded(&self) -> bool {
         self.degraded_view || self.degraded_here.is_some()
+    }
+
+    /// When the next probe may be claimed.
+    pub(crate) fn next_probe(&self) -> Timestamp {
+        self.probe_until.max(self.probe_rests)
     }
 
     /// Whether lanes of it may be live and loaded.

@@ -8,7 +8,7 @@ use crate::input::{EndpointState, Epoch, OnUnknown, ParkedEvent, Partition};
 use crate::judge::CLAIM_GRACE;
 use crate::lanes::Phase;
 use crate::partition::Part;
-use crate::shared::{Effects, Shared, Timer};
+use crate::shared::{Effects, Shared};
 use laneway_wire::{EndpointId, Timestamp};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Core {
             let was = entry.is_degraded();
             entry.degraded_view = true;
             entry.degraded_here = None;
-            entry.probe_until = entry.probe_until.max(probe_until);
+            entry.probe_until = probe_until;
             if !was {
                 sh.endpoints.degraded.insert(ep);
                 sh.changed.push(ep);
@@ -77,11 +77,12 @@ impl Core {
         if !wanted || entry.claim.is_some() || entry.probing.is_some() || !fresh {
             return;
         }
-        if entry.probe_until > now {
-            return sh.set_probe_timer(ep);
+        let at = entry.next_probe();
+        if at > now {
+            return sh.set_probe_timer(ep, at);
         }
         if full {
-            return sh.set_timer(now + PROBE_WAIT, Timer::Probe { ep });
+            return sh.set_probe_timer(ep, now + PROBE_WAIT);
         }
         let (endpoint, timeout) = (entry.id, entry.timeout);
         let clock = sh.next_clock();
@@ -105,10 +106,10 @@ impl Core {
         let entry = sh.endpoints.at(ep);
         let Some(claim) = entry.claim.take() else { return false };
         sh.claims -= 1;
-        entry.probe_until = entry.probe_until.max(probe_until);
+        entry.probe_until = probe_until;
         let Some((partition, epoch, head)) = head else {
-            entry.probe_until = entry.probe_until.max(next);
-            sh.set_probe_timer(ep);
+            entry.probe_rests = next;
+            sh.set_probe_timer(ep, next);
             return true;
         };
         let may = entry.is_degraded()
@@ -128,9 +129,10 @@ impl Core {
         if !sent {
             let entry = sh.endpoints.at(ep);
             entry.probing = None;
-            entry.probe_until = entry.probe_until.max(next);
+            entry.probe_until = next;
+            entry.probe_rests = next;
             fx.push(Effect::ProbeEnded { endpoint, alive: false });
-            sh.set_probe_timer(ep);
+            sh.set_probe_timer(ep, next);
         }
         true
     }

@@ -53,7 +53,8 @@ impl Part {
         let delivery = record.head.delivery_id();
         // The first copy is durable, or its own lower offset is open and holds the position: either way this one is
         // complete at once (P4, P5).
-        if settled || self.open.contains_key(&delivery) {
+        let open = self.open.contains_key(&delivery) || self.releasing.get(&id) == Some(&delivery);
+        if settled || open {
             self.ledger.complete(offset);
             sh.duplicates += 1;
             return;
@@ -77,6 +78,7 @@ impl Part {
             if idle {
                 self.rouse(sh, index, fx);
             }
+            self.keep_share(sh, ep, fx);
         } else if matches!(lane.phase, Phase::Settling { leaving: true } | Phase::Held(_)) {
             lane.queue.push_back(event);
         } else {

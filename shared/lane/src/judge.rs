@@ -38,18 +38,19 @@ impl Part {
         if head.settled {
             return self.end(sh, index, FinalOutcome::Delivered, fx);
         }
-        if entry.state == EndpointState::Deleted {
-            let outcome = FinalOutcome::Discarded { reason: "endpoint_deleted" };
-            return self.end(sh, index, outcome, fx);
-        }
         if head.unknown {
             debug_assert!(parked, "an unknown is held as a row");
             return self.sleep(sh, index, None);
         }
+        if entry.state == EndpointState::Deleted {
+            let outcome = FinalOutcome::Discarded { reason: "endpoint_deleted" };
+            return self.end(sh, index, outcome, fx);
+        }
         if head.open_intent && entry.on_unknown != OnUnknown::Resend {
             return self.hold_intent(sh, index, fx);
         }
-        if is_expired(sh, head) {
+        // The time of a disabled endpoint does not count (I22).
+        if entry.state != EndpointState::Disabled && is_expired(sh, head) {
             return self.expire(sh, index, fx);
         }
         let due = head.due;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// A full page of expired heads is followed by the next after this; an idle or a full memory waits longer.
 const EXPIRY_AGAIN: Duration = Duration::from_millis(50);
-/// Waited when a page of expired heads could not be used.
-const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
+/// Waited before the same is asked again when the answer was of no use.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Every due time lies before this (the last second of the year 9999).
 const END_OF_TIME: Timestamp = Timestamp(253_402_300_799_000);
@@ -68,7 +68,9 @@ impl Part {
                 sh.endpoints.at(ep).parked_lanes += 1;
                 let local = self.local(ep);
                 local.parked += 1;
-                local.due.note(due);
+                if due < END_OF_TIME {
+                    local.due.note(due);
+                }
             }
         }
     }
@@ -82,7 +84,7 @@ impl Part {
             self.look_for_due(sh, ep);
         }
         let timer = Timer::Expiry { partition: self.id, epoch: self.epoch };
-        sh.set_timer(sh.now + EXPIRY_PAUSE.min(sh.limits.expiry_every), timer);
+        sh.set_timer(sh.now + PAUSE.min(sh.limits.expiry_every), timer);
     }
 
     /// A parked lane of the endpoint is due at that time.
@@ -181,7 +183,8 @@ impl Part {
         }
         let mut cursor = local.due.cursor;
         let mut stopped = None;
-        let more = more && !heads.is_empty();
+        let empty = heads.is_empty();
+        let more = more && !empty;
         for head in heads {
             let entry = sh.endpoints.get(ep);
             let full = sh.loaded_lanes >= sh.limits.loaded_lanes
@@ -213,7 +216,9 @@ impl Part {
         } else {
             due.cursor = None;
             if let Some(next) = next_due {
-                due.note(next);
+                // Lanes that are due and have no head are not asked for over and over.
+                let stuck = empty && next <= due.until;
+                due.note(if stuck { next.max(sh.now + PAUSE) } else { next });
             }
         }
         self.look_for_due(sh, ep);
@@ -231,11 +236,7 @@ impl Part {
     ) -> Option<u32> {
         let id = head.lane;
         let parked = *self.parked.get(&id)?;
-        if sh.is_older(clock, parked.touched) {
-            return None;
-        }
-        let deleted = sh.endpoints.get(parked.ep).state == EndpointState::Deleted;
-        if head.unknown && !deleted {
+        if sh.is_older(clock, parked.touched) || head.unknown {
             return None;
         }
         let found = self.lanes.find(id);
@@ -250,7 +251,17 @@ impl Part {
         }
         let index = found.unwrap_or_else(|| self.insert_lane(sh, Lane::new(id, parked.ep, true)));
         self.put_in(sh, index, event);
+        self.count_loaded(sh, index);
         Some(index)
+    }
+
+    /// The lane counts among the loaded ones.
+    pub(crate) fn count_loaded(&mut self, sh: &mut Shared, index: u32) {
+        let lane = self.lanes.at(index);
+        let ep = lane.ep;
+        if !std::mem::replace(&mut lane.loaded, true) {
+            sh.count_loaded(ep);
+        }
     }
 
     /// Makes an event the head in memory of a parked lane that has none.
@@ -262,10 +273,6 @@ impl Part {
         lane.hungry = false;
         lane.last = event.position;
         lane.head = Some(event);
-        let ep = lane.ep;
-        if !std::mem::replace(&mut lane.loaded, true) {
-            sh.count_loaded(ep);
-        }
     }
 
     /// What follows in a lane. False if nothing was asked for.
@@ -292,7 +299,11 @@ impl Part {
                 break;
             }
             taken += 1;
-            let event = from_row(event);
+            let mut event = from_row(event);
+            if event.attempts == 0 {
+                // Only heads have a due time of their own.
+                event.due = event.due.min(sh.now);
+            }
             sh.loaded_bytes += event.bytes();
             self.open_loaded(event.delivery, index);
             let lane = self.lanes.at(index);
@@ -318,7 +329,7 @@ impl Part {
         }
         let room = sh.load_room();
         if room == 0 || self.parked.is_empty() {
-            let wait = if room == 0 { EXPIRY_PAUSE } else { sh.limits.expiry_every };
+            let wait = if room == 0 { PAUSE } else { sh.limits.expiry_every };
             return self.set_expiry_timer(sh, wait);
         }
         let limit = sh.limits.due_page.min(room);
@@ -356,9 +367,11 @@ impl Part {
             if sh.loaded_lanes >= sh.limits.loaded_lanes || !sh.has_bytes() {
                 break;
             }
-            let loaded = self.load_head(sh, load.clock, head, |sh, event| {
-                !event.open_intent && is_expired(sh, event)
-            });
+            let parked = self.parked.get(&head.lane);
+            if parked.is_some_and(|it| sh.endpoints.get(it.ep).state == EndpointState::Disabled) {
+                continue;
+            }
+            let loaded = self.load_head(sh, load.clock, head, is_expired);
             if let Some(index) = loaded {
                 used += 1;
                 self.rouse(sh, index, fx);
@@ -366,7 +379,7 @@ impl Part {
         }
         let wait = match (more, used) {
             (false, _) => sh.limits.expiry_every,
-            (true, 0) => EXPIRY_PAUSE.min(sh.limits.expiry_every),
+            (true, 0) => PAUSE.min(sh.limits.expiry_every),
             (true, _) => EXPIRY_AGAIN.min(sh.limits.expiry_every),
         };
         self.set_expiry_timer(sh, wait);

@@ -146,7 +146,7 @@ impl Part {
         if failure && entry.failed(lane, &sh.limits) {
             entry.alive();
             entry.degraded_here = Some(sh.now);
-            entry.probe_until = entry.probe_until.max(sh.now + sh.limits.probe_every);
+            entry.probe_rests = sh.now + sh.limits.probe_every;
             let endpoint = entry.id;
             sh.endpoints.degraded.insert(ep);
             sh.changed.push(ep);
@@ -169,9 +169,11 @@ impl Part {
         let next = sh.now + sh.limits.probe_every;
         let entry = sh.endpoints.at(ep);
         entry.probing = None;
-        entry.probe_until = entry.probe_until.max(next);
+        // The claim ends with its probe, whatever it was to last.
+        entry.probe_until = next;
+        entry.probe_rests = next;
         fx.push(Effect::ProbeEnded { endpoint: entry.id, alive });
-        sh.set_probe_timer(ep);
+        sh.set_probe_timer(ep, next);
     }
 
     /// Everything queued up to `through` is durable. `unparked` is sorted.
@@ -226,6 +228,7 @@ impl Part {
             }
             What::Release { id, due, command } => {
                 self.commands.remove(&command);
+                self.releasing.remove(&id);
                 self.touch(sh, id);
                 if let Some(ep) = self.parked.get(&id).map(|parked| parked.ep) {
                     self.note_due(sh, ep, due);
@@ -354,6 +357,10 @@ impl Part {
         if !(sh.endpoints.get(ep).is_loadable() || expiring) {
             return self.sleep(sh, index, Some(sh.now));
         }
+        if !self.lanes.at(index).loaded && sh.load_room() == 0 {
+            return self.sleep(sh, index, Some(sh.now));
+        }
+        self.count_loaded(sh, index);
         self.lanes.at(index).phase = Phase::Paging;
         fx.push(Effect::LoadPage {
             partition: self.id,

@@ -10,7 +10,7 @@ use crate::loads::{Due, Expiry};
 use crate::mutant::Mutant;
 use crate::shared::{Effects, Shared};
 use laneway_wire::{DeliveryId, LaneId, Timestamp};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How far a partition's life has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +128,8 @@ pub(crate) struct Part {
     pub(crate) deferred: Vec<Deferred>,
     /// Commands whose items are queued.
     pub(crate) commands: BTreeSet<CommandId>,
+    /// Held unknowns whose release is queued.
+    pub(crate) releasing: BTreeMap<LaneId, DeliveryId>,
     pub(crate) expiry: Expiry,
     /// Open offsets below this were looked at for holding the position back.
     pub(crate) relieved_to: i64,
@@ -152,6 +154,7 @@ impl Part {
             held: 0,
             deferred: Vec::new(),
             commands: BTreeSet::new(),
+            releasing: BTreeMap::new(),
             expiry: Expiry::default(),
             relieved_to: next_offset,
             relief_set: false,

@@ -109,10 +109,14 @@ impl Shared {
         self.timers.push(Reverse((at, timer)));
     }
 
-    /// Has the endpoint's probe looked at when it may be claimed.
-    pub(crate) fn set_probe_timer(&mut self, ep: Ep) {
-        let at = self.endpoints.get(ep).probe_until;
-        self.set_timer(at, Timer::Probe { ep });
+    /// Has the endpoint's probe looked at again at that time; one timer an endpoint.
+    pub(crate) fn set_probe_timer(&mut self, ep: Ep, at: Timestamp) {
+        let now = self.now;
+        let entry = self.endpoints.at(ep);
+        if entry.probe_timer.is_none_or(|timer| timer > at || timer <= now) {
+            entry.probe_timer = Some(at);
+            self.set_timer(at, Timer::Probe { ep });
+        }
     }
 
     pub(crate) fn next_timer(&self) -> Option<Timestamp> {

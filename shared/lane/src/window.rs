@@ -20,7 +20,12 @@ impl Limits {
         percent(u64::from(self.window_events), self.open_percent).max(1) as u32
     }
 
-    /// Their payload bytes.
+    /// Those of one slow endpoint.
+    fn share(&self) -> u64 {
+        percent(u64::from(self.most_open()), self.endpoint_share_percent).max(1)
+    }
+
+    /// Payload bytes of what may be incomplete.
     fn most_open_bytes(&self) -> u64 {
         percent(self.window_bytes, self.open_percent).max(1)
     }
@@ -88,9 +93,18 @@ impl Part {
         }
     }
 
+    /// An event of the endpoint came: a slow one's oldest lanes are parked beyond its share.
+    pub(crate) fn keep_share(&mut self, sh: &mut Shared, ep: Ep, fx: &mut Effects) {
+        let share = sh.limits.share();
+        let over = self.locals.get(&ep).is_some_and(|local| local.live_events > share);
+        if over && sh.endpoints.get(ep).is_slow(sh.now, sh.limits.slow_after) {
+            self.park_oldest(sh, ep, share, fx);
+        }
+    }
+
     fn relieve_open(&mut self, sh: &mut Shared, fx: &mut Effects) {
         let most = sh.limits.most_open();
-        let share = percent(u64::from(most), sh.limits.endpoint_share_percent).max(1);
+        let share = sh.limits.share();
         let open = u64::from(self.ledger.open());
         let full =
             open >= u64::from(most) || self.ledger.open_bytes() >= sh.limits.most_open_bytes();
@@ -128,8 +142,11 @@ impl Part {
         let mut over = local.live_events.saturating_sub(keep);
         let mut chosen = Vec::new();
         for (index, lane) in self.lanes.listed(&local.list) {
-            if over == 0 || lane.parked {
+            if over == 0 {
                 break;
+            }
+            if lane.parked {
+                continue;
             }
             let events = lane.queue.len() as u64 + u64::from(lane.head.is_some());
             if lane.is_at_rest() || !lane.queue.is_empty() {
@@ -147,8 +164,7 @@ impl Part {
         let chosen: Vec<u32> = self
             .lanes
             .listed(&local.list)
-            .take_while(|(_, lane)| !lane.parked)
-            .filter(|(_, lane)| lane.queue.len() > longest as usize)
+            .filter(|(_, lane)| !lane.parked && lane.queue.len() > longest as usize)
             .map(|(index, _)| index)
             .collect();
         for index in chosen {

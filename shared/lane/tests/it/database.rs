@@ -34,6 +34,8 @@ pub(crate) struct Database {
     pub(crate) released: BTreeSet<DeliveryId>,
     pub(crate) quarantine: BTreeSet<(Partition, i64)>,
     pub(crate) commands_done: BTreeMap<CommandId, &'static str>,
+    /// When the last unknown of a lane ended: time behind it does not count.
+    pub(crate) clock_from: BTreeMap<LaneId, Timestamp>,
     /// Endpoints that are degraded, with the time before which no probe is claimed.
     pub(crate) health: BTreeMap<EndpointId, Timestamp>,
 }
@@ -124,8 +126,10 @@ impl Database {
                 }
                 let key = self.key(lane, delivery);
                 assert!(parked || key.is_none(), "a live outcome of a parked row");
-                if let Some(key) = key {
-                    self.rows.remove(&key);
+                if let Some(key) = key
+                    && self.rows.remove(&key).is_some_and(|row| row.unknown)
+                {
+                    self.clock_from.insert(lane, now);
                 }
                 if let Some(command) = command {
                     self.commands_done.insert(command, "delivered");
@@ -141,6 +145,7 @@ impl Database {
                     row.first_held = first_held;
                     row.due = due;
                     self.released.insert(delivery);
+                    self.clock_from.insert(lane, now);
                 }
             }
             SettleItem::RefuseCommand { command, reason } => {
@@ -211,7 +216,7 @@ impl Database {
             position,
             record: row.record.clone(),
             first_held: row.first_held,
-            clock_from: Timestamp(0),
+            clock_from: self.clock_from.get(&lane).copied().unwrap_or_default(),
             attempts: recorded,
             due: row.due,
             unknown: row.unknown,
@@ -242,7 +247,7 @@ impl Database {
     ) -> (Vec<ParkedEvent>, bool, Option<Timestamp>) {
         let mut all: Vec<ParkedEvent> = self
             .heads(partition)
-            .filter(|(ep, head, _)| *ep == endpoint && (!head.unknown || until.0 > 1 << 45))
+            .filter(|(ep, head, _)| *ep == endpoint && !head.unknown)
             .map(|(_, head, _)| head)
             .collect();
         all.sort_by_key(|head| (head.due, head.lane));
