@@ -1,0 +1,104 @@
+//! Which faults explain that something was sent again, or late (P5, I3).
+
+use crate::ids;
+use crate::input::FaultLine;
+use crate::world::{NS_PER_MS, World};
+
+/// A fault on the wall clock, in ns.
+pub(crate) struct Fault {
+    start: i64,
+    end: i64,
+    effect: Effect,
+    /// The endpoint, and the key if it is one key's, that it was aimed at.
+    pub(crate) endpoint: Option<u16>,
+    pub(crate) key: Option<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// The owner of lanes died: what it had not recorded is sent again by its successor.
+    Kill,
+    /// The owner was held up or cut off: a successor goes on, and what the owner had begun may arrive late.
+    Pause,
+    /// Recording was impossible for a while.
+    Store,
+    /// A receiver's connections broke at its start.
+    Receiver,
+    /// Nothing about owners or replies.
+    Other,
+}
+
+/// A request that was read after its delivery had been answered with 2xx.
+pub(crate) struct Repeat {
+    pub(crate) endpoint: u16,
+    pub(crate) answered_ns: i64,
+    pub(crate) read_ns: i64,
+    /// The last request on the connection that the 2xx went out on.
+    pub(crate) conn_last_ns: i64,
+}
+
+impl Fault {
+    /// `offset` leads from the journals' monotonic clock to the wall clock.
+    pub(crate) fn new(line: &FaultLine, world: &World, offset: i64) -> anyhow::Result<Self> {
+        let time = |ms: Option<i64>, ns: Option<i64>| {
+            ms.map(|ms| ms * NS_PER_MS).or_else(|| ns.map(|ns| ns + offset))
+        };
+        let start = time(line.start_ms, line.start_ns)
+            .ok_or_else(|| anyhow::anyhow!("fault `{}` has no start", line.kind))?;
+        let end = time(line.end_ms, line.end_ns).unwrap_or(start);
+        let endpoint = line.endpoint.as_deref().and_then(|endpoint| {
+            let id = ids::parse(endpoint);
+            let found =
+                world.endpoints.iter().position(|one| Some(one.id) == id || one.path == endpoint);
+            found.and_then(|found| u16::try_from(found).ok())
+        });
+        if line.endpoint.is_some() && endpoint.is_none() {
+            anyhow::bail!("fault `{}` names an unknown endpoint", line.kind);
+        }
+        // A key that no row has was touched in vain.
+        let key = line.key.as_deref().map(|key| world.keys.get(key).unwrap_or(crate::world::NONE));
+        let is_owner = line.target.starts_with("deliver") || line.target == "all";
+        let effect = match line.kind.as_str() {
+            _ if line.target.starts_with("postgres") => Effect::Store,
+            "kill" if is_owner => Effect::Kill,
+            "pause" | "cut" if is_owner => Effect::Pause,
+            _ if endpoint.is_some() => Effect::Receiver,
+            _ => Effect::Other,
+        };
+        Ok(Self { start, end, effect, endpoint, key })
+    }
+
+    /// Whether it explains a repeat; `exact` is how exact its times are, in ns.
+    pub(crate) fn explains(&self, repeat: &Repeat, exact: i64) -> bool {
+        let (from, to) = (repeat.answered_ns, repeat.read_ns);
+        match self.effect {
+            // The connection of the answer was the dead process's: it carries nothing after.
+            Effect::Kill => {
+                self.start >= from - exact
+                    && self.start <= to
+                    && repeat.conn_last_ns <= self.start + exact
+            }
+            Effect::Pause | Effect::Store => self.overlaps(from - exact, to),
+            // The answer went into a connection that was being broken.
+            Effect::Receiver => {
+                self.endpoint == Some(repeat.endpoint) && (from - self.start).abs() <= exact
+            }
+            Effect::Other => false,
+        }
+    }
+
+    /// Whether an owner that another had replaced may have had something under way between the two times.
+    pub(crate) fn leaves_stragglers(&self, from: i64, to: i64) -> bool {
+        self.effect == Effect::Pause && self.overlaps(from, to)
+    }
+
+    /// Whether an attempt made between the two times may have been lost before it was recorded.
+    pub(crate) fn loses_attempts(&self, from: i64, to: i64) -> bool {
+        matches!(self.effect, Effect::Kill | Effect::Pause | Effect::Store)
+            && self.overlaps(from, to)
+    }
+
+    fn overlaps(&self, from: i64, to: i64) -> bool {
+        self.start <= to && self.end >= from
+    }
+}

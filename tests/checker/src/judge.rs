@@ -1,0 +1,306 @@
+//! One pass over the journals, with what must hold at each line.
+
+use crate::Options;
+use crate::faults::{Fault, Repeat};
+use crate::ids;
+use crate::input::{Inputs, JournalLine, Kind, Line, Order, Outcome};
+use crate::journal;
+use crate::verdict::{Check, Figures, Findings, Verdict, percentile};
+use crate::world::{NONE, NS_PER_MS, World};
+use anyhow::Result;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Pairs of a lane that overlapped, and repeats, that are kept to be judged at the end; a run with more is bad enough.
+const MAX_OPEN: usize = 1_000_000;
+
+struct Judge<'a> {
+    world: World,
+    options: &'a Options,
+    findings: Findings,
+    /// From monotonic to wall clock, ns; known from the first line on.
+    offset: Option<i64>,
+    faults: Vec<Fault>,
+    deliveries: HashMap<u128, u32>,
+    /// The last request on each connection of each journal.
+    connections: HashMap<(usize, u64), i64>,
+    /// (a pair that had no answer, the pair that was sent all the same, when, line).
+    overlaps: Vec<(u32, u32, i64, Line)>,
+    /// Requests for deliveries that had been answered with 2xx.
+    repeats: Vec<Repeated>,
+    duplicates: u64,
+}
+
+struct Repeated {
+    pair: u32,
+    /// 1 for the first repeat of its delivery.
+    nth: u32,
+    read_ns: i64,
+    /// Journal and connection that the first 2xx went out on.
+    conn: (usize, u64),
+    line: Line,
+}
+
+pub(crate) fn judge(inputs: &Inputs, world: World, options: &Options) -> Result<Verdict> {
+    let mut judge = Judge {
+        world,
+        options,
+        findings: Findings::default(),
+        offset: None,
+        faults: Vec::new(),
+        deliveries: HashMap::new(),
+        connections: HashMap::new(),
+        overlaps: Vec::new(),
+        repeats: Vec::new(),
+        duplicates: 0,
+    };
+    journal::each(&inputs.journals, |file, at, line| judge.line(file, at, line))?;
+    judge.start(0)?;
+    let figures = judge.end();
+    judge.findings.verdict(inputs, figures)
+}
+
+fn ns(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Judge<'_> {
+    /// Places the faults on the wall clock, once.
+    fn start(&mut self, offset: i64) -> Result<()> {
+        if self.offset.is_none() {
+            self.offset = Some(offset);
+            let lines = self.world.faults.iter();
+            self.faults =
+                lines.map(|line| Fault::new(line, &self.world, offset)).collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, file: usize, at: Line, line: &JournalLine<'_>) -> Result<()> {
+        self.start(line.unix_ms * NS_PER_MS - line.ns)?;
+        let now = line.ns + self.offset.unwrap_or_default();
+        if line.kind == Kind::Request {
+            self.connections.insert((file, line.conn), now);
+        }
+        let Some(pair) = self.pair(at, line) else { return Ok(()) };
+        match line.kind {
+            Kind::Request => self.request(at, line, pair, now),
+            Kind::Response => self.response(at, line, pair, now),
+        }
+        Ok(())
+    }
+
+    /// The delivery that a line is about; a ghost if there is none (I4), nameless if it does not say (I7).
+    fn pair(&mut self, at: Line, line: &JournalLine<'_>) -> Option<u32> {
+        let Some(event) = line.webhook_id.as_ref().and_then(|id| ids::parse(&id.0)) else {
+            self.findings.add(Check::I7, &[at]);
+            return None;
+        };
+        let row = self.world.by_event.get(&event).copied();
+        let pair = row.zip(self.world.endpoint_of_path(&line.path));
+        let pair = pair.and_then(|(row, endpoint)| self.world.pair(row, endpoint));
+        if pair.is_none() {
+            self.findings.add(Check::I4, &[at]);
+        }
+        pair
+    }
+
+    fn request(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
+        self.identity(at, line, number);
+        let pair = &self.world.pairs[number as usize];
+        let is_first = !pair.first.is_some();
+        let exact = ns(self.options.fault_times);
+        if pair.is_dead() && pair.outcome_ns + exact < now {
+            self.findings.add(Check::I3, &[pair.first, pair.last, at]);
+        }
+        if is_first {
+            self.head(at, number, now);
+        } else {
+            self.repeat(at, line, number, now);
+        }
+        let pair = &mut self.world.pairs[number as usize];
+        if is_first {
+            pair.first = at;
+        }
+        pair.last = at;
+        pair.last_ns = now;
+        pair.attempt = line.attempt.unwrap_or(0);
+        let broken_off = line.behaviour.as_ref().is_some_and(|name| name.0.ends_with("_mid_body"));
+        pair.promised |= broken_off && is_success(line.status);
+        if pair.lane != NONE {
+            let seen = &mut self.world.lanes[pair.lane as usize];
+            *seen = (*seen).max(self.world.rows[pair.row as usize].id);
+        }
+    }
+
+    /// I7 and I25: every request of a delivery says the same of it, and the body is the row's.
+    fn identity(&mut self, at: Line, line: &JournalLine<'_>, number: u32) {
+        let pair = &mut self.world.pairs[number as usize];
+        let row = &self.world.rows[pair.row as usize];
+        let id = line.webhook_id.as_ref().map(|id| &id.0);
+        let delivery = line.delivery_id.as_ref().and_then(|id| ids::parse(&id.0));
+        let body = line.body_sha256.as_ref().and_then(|hash| ids::sha256(&hash.0));
+        let event_type = line.event_type.as_ref().and_then(|name| self.world.types.get(&name.0));
+        let is_stable = delivery.is_some_and(|delivery| {
+            pair.delivery = if pair.first.is_some() { pair.delivery } else { delivery };
+            pair.delivery == delivery
+                && *self.deliveries.entry(delivery).or_insert(number) == number
+        }) && line.idempotency_key.as_ref().map(|key| &key.0) == id
+            && body == Some(row.sha256)
+            && event_type == Some(row.event_type)
+            && line.attempt.is_some_and(|attempt| attempt >= 1);
+        if !is_stable {
+            self.findings.add(Check::I7, &[row.line, pair.first, at]);
+        }
+        let is_total = self.world.endpoints[usize::from(pair.endpoint)].order == Order::Total;
+        if line.sequence.is_none_or(|sequence| (sequence == 0) == is_total) {
+            self.findings.add(Check::I25, &[pair.first, at]);
+        }
+    }
+
+    /// I1 and I5: a first send finds everything before it in its lane seen, and done with.
+    fn head(&mut self, at: Line, number: u32, now: i64) {
+        let exact = ns(self.options.fault_times);
+        let mut before = self.world.pairs[number as usize].before;
+        while before != NONE {
+            let earlier = &self.world.pairs[before as usize];
+            if earlier.is_dead() && earlier.outcome_ns <= now + exact {
+                before = earlier.before;
+                continue;
+            }
+            let is_done = earlier.answered.is_some() || earlier.promised || earlier.resolved;
+            if !earlier.first.is_some() && !earlier.resolved {
+                let row = &self.world.rows[earlier.row as usize];
+                self.findings.add(Check::I1, &[row.line, at]);
+            } else if !is_done && self.overlaps.len() < MAX_OPEN {
+                self.overlaps.push((before, number, now, at));
+            }
+            return;
+        }
+    }
+
+    /// I3, I5 and I7 of a delivery that was sent before.
+    fn repeat(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
+        let pair = &mut self.world.pairs[number as usize];
+        let row = &self.world.rows[pair.row as usize];
+        let since = pair.last_ns;
+        let is_straggler = self.faults.iter().any(|fault| fault.leaves_stragglers(since, now));
+        let falls_back = line.attempt.is_some_and(|attempt| attempt < pair.attempt);
+        if falls_back && !self.faults.iter().any(|fault| fault.loses_attempts(since, now)) {
+            self.findings.add(Check::I7, &[pair.last, at]);
+        }
+        let is_head = pair.lane == NONE || self.world.lanes[pair.lane as usize] <= row.id;
+        if !is_head && !is_straggler {
+            self.findings.add(Check::I5, &[pair.first, pair.answered, at]);
+        }
+        if pair.answered.is_some() {
+            pair.repeats += 1;
+            self.duplicates += 1;
+            let conn = (pair.answered.file(), pair.answered_conn);
+            if self.repeats.len() < MAX_OPEN {
+                let nth = pair.repeats;
+                self.repeats.push(Repeated { pair: number, nth, read_ns: now, conn, line: at });
+            } else {
+                self.findings.add(Check::I3, &[at]);
+            }
+        }
+    }
+
+    fn response(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
+        let pair = &mut self.world.pairs[number as usize];
+        if is_success(line.status) && !pair.answered.is_some() {
+            pair.answered = at;
+            pair.answered_ns = now;
+            pair.answered_after = now - pair.last_ns;
+            pair.answered_conn = line.conn;
+        }
+    }
+
+    /// What can only be said when all has been read.
+    fn end(&mut self) -> Figures {
+        self.judge_overlaps();
+        let explained = self.judge_repeats();
+        for at in std::mem::take(&mut self.world.stray_finals) {
+            self.findings.add(Check::I4, &[at]);
+        }
+        let mut figures = Figures {
+            events: self.world.rows.len() as u64,
+            duplicates: self.duplicates,
+            duplicates_explained: explained,
+            ..Figures::default()
+        };
+        let (mut all, mut untouched) = (Vec::new(), Vec::new());
+        for pair in &self.world.pairs {
+            let row = &self.world.rows[pair.row as usize];
+            let is_delivered = pair.outcome == Some(Outcome::Delivered);
+            if pair.answered.is_some() {
+                let took = pair.answered_ns - row.created_ns;
+                all.push(took);
+                if !self.is_touched(pair.endpoint, row.key) {
+                    untouched.push(took);
+                }
+            }
+            if pair.answered.is_some() || (is_delivered && (pair.promised || pair.resolved)) {
+                figures.deliveries += 1;
+            } else if pair.is_dead() {
+                figures.dead_letters += u64::from(pair.outcome == Some(Outcome::DeadLettered));
+            } else if pair.outcome == Some(Outcome::Held) {
+                figures.held += 1;
+            } else {
+                figures.lost += 1;
+                self.findings.add(Check::I2, &[row.line, pair.last]);
+            }
+        }
+        figures.order_violations = self.findings.count(Check::I1) + self.findings.count(Check::I5);
+        figures.p50_ms = percentile(&mut untouched, 50);
+        figures.p99_ms = percentile(&mut untouched, 99);
+        figures.p99_all_ms = percentile(&mut all, 99);
+        figures
+    }
+
+    /// I5: an answer that came only just after is a line written down late, and no overlap.
+    fn judge_overlaps(&mut self) {
+        let late = ns(self.options.late_lines);
+        for (earlier, later, at_ns, at) in std::mem::take(&mut self.overlaps) {
+            let earlier = &self.world.pairs[earlier as usize];
+            if !(earlier.answered.is_some() && earlier.answered_ns <= at_ns + late) {
+                debug_assert_eq!(earlier.lane, self.world.pairs[later as usize].lane);
+                self.findings.add(Check::I5, &[earlier.first, at, earlier.answered]);
+            }
+        }
+    }
+
+    /// I3: each repeat of a delivery needs a fault of its own. Gives the number explained.
+    fn judge_repeats(&mut self) -> u64 {
+        let exact = ns(self.options.fault_times);
+        let mut explained = 0;
+        for repeated in std::mem::take(&mut self.repeats) {
+            let pair = &self.world.pairs[repeated.pair as usize];
+            let repeat = Repeat {
+                endpoint: pair.endpoint,
+                answered_ns: pair.answered_ns,
+                read_ns: repeated.read_ns,
+                conn_last_ns: self.connections.get(&repeated.conn).copied().unwrap_or(i64::MIN),
+            };
+            let faults = self.faults.iter().filter(|fault| fault.explains(&repeat, exact)).count();
+            let is_late =
+                self.options.deadline.is_some_and(|limit| pair.answered_after + exact >= ns(limit));
+            if faults + usize::from(is_late) >= repeated.nth as usize {
+                explained += 1;
+            } else {
+                self.findings.add(Check::I3, &[pair.first, pair.answered, repeated.line]);
+            }
+        }
+        explained
+    }
+
+    fn is_touched(&self, endpoint: u16, key: u32) -> bool {
+        self.faults.iter().any(|fault| {
+            fault.endpoint == Some(endpoint) && fault.key.is_none_or(|touched| touched == key)
+        })
+    }
+}
+
+fn is_success(status: Option<u16>) -> bool {
+    status.is_some_and(|status| (200..300).contains(&status))
+}

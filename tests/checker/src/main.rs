@@ -1,0 +1,66 @@
+//! `laneway-check`: the judge as a command. Exit code 0: everything holds; 1: something does not; 2: bad input.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
+
+use anyhow::{Context, Result, bail};
+use laneway_checker::{Inputs, Options, Source, check};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const USAGE: &str = "laneway-check --journal FILE [--journal FILE …] --rows FILE --subscriptions FILE \
+                     [--finals FILE] [--faults FILE] [--deadline-ms N] [--late-lines-ms N]";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("laneway-check: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
+    let (mut rows, mut subscriptions) = (None, None);
+    let mut options = Options::default();
+    let mut inputs = Inputs {
+        journals: Vec::new(),
+        rows: Source::empty(),
+        subscriptions: Source::empty(),
+        finals: Source::empty(),
+        faults: Source::empty(),
+    };
+    while let Some(name) = args.next() {
+        let value = args.next().with_context(|| format!("{name} has no value\n{USAGE}"))?;
+        let file = || Source::Path(value.clone().into());
+        let millis = || value.parse().map(Duration::from_millis).context("not a number of ms");
+        match name.as_str() {
+            "--journal" => inputs.journals.push(file()),
+            "--rows" => rows = Some(file()),
+            "--subscriptions" => subscriptions = Some(file()),
+            "--finals" => inputs.finals = file(),
+            "--faults" => inputs.faults = file(),
+            "--deadline-ms" => options.deadline = Some(millis()?),
+            "--late-lines-ms" => options.late_lines = millis()?,
+            _ => bail!("unknown option {name}\n{USAGE}"),
+        }
+    }
+    inputs.rows = rows.context(USAGE)?;
+    inputs.subscriptions = subscriptions.context(USAGE)?;
+    if inputs.journals.is_empty() {
+        bail!(USAGE);
+    }
+    let verdict = check(&inputs, &options)?;
+    for violation in &verdict.violations {
+        eprintln!(
+            "{}: {} ({} times), for example:",
+            violation.check, violation.says, violation.count
+        );
+        for line in &violation.witness {
+            eprintln!("  {line}");
+        }
+    }
+    println!("{}", serde_json::to_string(&verdict.figures)?);
+    Ok(verdict.holds())
+}

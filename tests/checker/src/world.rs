@@ -1,0 +1,279 @@
+//! What should have happened: every (row, endpoint) pair, its place in its lane, and what the database says of it.
+
+use crate::ids;
+use crate::input::{
+    self, FaultLine, FinalLine, Inputs, Line, Order, Outcome, RowLine, SubscriptionLine,
+};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::HashMap;
+
+pub(crate) const NS_PER_MS: i64 = 1_000_000;
+
+/// "No such thing" for the small numbers below.
+pub(crate) const NONE: u32 = u32::MAX;
+
+pub(crate) struct World {
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) by_path: HashMap<String, u16>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) by_event: HashMap<u128, u32>,
+    /// The endpoints of each (tenant, type).
+    pub(crate) routes: Vec<Vec<u16>>,
+    pub(crate) pairs: Vec<Pair>,
+    /// Of each lane, the highest row id that a receiver has seen.
+    pub(crate) lanes: Vec<i64>,
+    pub(crate) types: Names,
+    pub(crate) keys: Names,
+    pub(crate) faults: Vec<FaultLine>,
+    /// Final states of pairs that should not exist.
+    pub(crate) stray_finals: Vec<Line>,
+}
+
+pub(crate) struct Endpoint {
+    pub(crate) id: u128,
+    pub(crate) path: String,
+    tenant: u128,
+    patterns: Vec<String>,
+    pub(crate) order: Order,
+}
+
+pub(crate) struct Row {
+    pub(crate) id: i64,
+    pub(crate) event: u128,
+    pub(crate) event_type: u32,
+    pub(crate) key: u32,
+    pub(crate) route: u32,
+    /// Its first pair; one per endpoint of its route, in that order.
+    pub(crate) pairs: u32,
+    pub(crate) created_ns: i64,
+    pub(crate) sha256: [u8; 32],
+    ordered: bool,
+    pub(crate) line: Line,
+}
+
+/// One delivery: what it is, what the database says, and what the journals show so far. Times are wall clock ns.
+pub(crate) struct Pair {
+    pub(crate) row: u32,
+    pub(crate) endpoint: u16,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) resolved: bool,
+    /// A status line of success was part of what a receiver began to answer and broke off.
+    pub(crate) promised: bool,
+    pub(crate) lane: u32,
+    /// The pair before it in its lane.
+    pub(crate) before: u32,
+    pub(crate) attempt: u32,
+    pub(crate) repeats: u32,
+    pub(crate) delivery: u128,
+    pub(crate) outcome_ns: i64,
+    pub(crate) last_ns: i64,
+    pub(crate) answered_ns: i64,
+    /// From the reading of the request that was answered to the answer.
+    pub(crate) answered_after: i64,
+    pub(crate) answered_conn: u64,
+    pub(crate) first: Line,
+    pub(crate) last: Line,
+    pub(crate) answered: Line,
+}
+
+impl Pair {
+    pub(crate) fn is_dead(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::DeadLettered | Outcome::Discarded))
+    }
+}
+
+/// Texts as small numbers.
+#[derive(Default)]
+pub(crate) struct Names(HashMap<String, u32>);
+
+impl Names {
+    fn number(&mut self, name: String) -> u32 {
+        let next = u32::try_from(self.0.len()).expect("fewer names than lines");
+        *self.0.entry(name).or_insert(next)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<u32> {
+        self.0.get(name).copied()
+    }
+}
+
+impl World {
+    pub(crate) fn load(inputs: &Inputs) -> Result<Self> {
+        let mut world = Self {
+            endpoints: Vec::new(),
+            by_path: HashMap::new(),
+            rows: Vec::new(),
+            by_event: HashMap::new(),
+            routes: Vec::new(),
+            pairs: Vec::new(),
+            lanes: Vec::new(),
+            types: Names::default(),
+            keys: Names::default(),
+            faults: Vec::new(),
+            stray_finals: Vec::new(),
+        };
+        input::each(&inputs.subscriptions, |_, line| world.subscription(line))?;
+        world.load_rows(inputs)?;
+        world.make_pairs()?;
+        input::each(&inputs.finals, |number, line| {
+            world.outcome(Line::new(inputs.finals_file(), number), &line)
+        })?;
+        input::each(&inputs.faults, |_, line| {
+            world.faults.push(line);
+            Ok(())
+        })?;
+        Ok(world)
+    }
+
+    /// The number of the pair of a row and an endpoint, if the endpoint is subscribed to it.
+    pub(crate) fn pair(&self, row: u32, endpoint: u16) -> Option<u32> {
+        let row = &self.rows[row as usize];
+        let place = self.routes[row.route as usize].iter().position(|one| *one == endpoint)?;
+        Some(row.pairs + u32::try_from(place).expect("fewer than 65,536 endpoints"))
+    }
+
+    pub(crate) fn endpoint_of_path(&self, path: &str) -> Option<u16> {
+        let without_query = path.split('?').next().unwrap_or(path);
+        self.by_path.get(path).or_else(|| self.by_path.get(without_query)).copied()
+    }
+
+    fn subscription(&mut self, line: SubscriptionLine) -> Result<()> {
+        let id = ids::parse(&line.endpoint).context("`endpoint` is no id")?;
+        let tenant = ids::parse(&line.tenant).context("`tenant` is no id")?;
+        if let Some(known) = self.endpoints.iter_mut().find(|endpoint| endpoint.id == id) {
+            ensure!(known.path == line.path, "an endpoint has one path");
+            known.patterns.extend(line.patterns);
+            return Ok(());
+        }
+        let number = u16::try_from(self.endpoints.len()).context("more than 65,536 endpoints")?;
+        let taken = self.by_path.insert(line.path.clone(), number);
+        ensure!(taken.is_none(), "two endpoints share the path {}", line.path);
+        let (path, patterns, order) = (line.path, line.patterns, line.order);
+        self.endpoints.push(Endpoint { id, path, tenant, patterns, order });
+        Ok(())
+    }
+
+    fn load_rows(&mut self, inputs: &Inputs) -> Result<()> {
+        let mut routes: HashMap<(u128, u32), u32> = HashMap::new();
+        input::each(&inputs.rows, |number, line: RowLine| {
+            let tenant = ids::parse(&line.tenant).context("`tenant` is no id")?;
+            let endpoints = || {
+                let all = self.endpoints.iter().zip(0..);
+                let matching =
+                    all.filter(|(one, _)| one.tenant == tenant && one.takes(&line.event_type));
+                matching.map(|(_, number)| number).collect()
+            };
+            let event_type = match self.types.get(&line.event_type) {
+                Some(known) => known,
+                None => self.types.number(line.event_type.clone()),
+            };
+            let route = *routes.entry((tenant, event_type)).or_insert_with(|| {
+                self.routes.push(endpoints());
+                u32::try_from(self.routes.len() - 1).expect("fewer routes than rows")
+            });
+            self.rows.push(Row {
+                id: line.id,
+                event: ids::parse(&line.event).context("`event` is no id")?,
+                event_type,
+                key: line.key.map_or(NONE, |key| self.keys.number(key)),
+                route,
+                pairs: 0,
+                created_ns: line.created_ms * NS_PER_MS,
+                sha256: ids::sha256(&line.sha256).context("`sha256` is no hex of 32 bytes")?,
+                ordered: line.ordered,
+                line: Line::new(inputs.rows_file(), number),
+            });
+            Ok(())
+        })?;
+        self.rows.sort_unstable_by_key(|row| row.id);
+        Ok(())
+    }
+
+    /// One pair per row and endpoint, linked in the order of row ids within each lane.
+    fn make_pairs(&mut self) -> Result<()> {
+        let mut lanes: HashMap<(u16, u32), u32> = HashMap::new();
+        let mut last_of_lane: Vec<u32> = Vec::new();
+        for number in 0..self.rows.len() {
+            let row = &mut self.rows[number];
+            row.pairs = u32::try_from(self.pairs.len()).context("more than 4 billion pairs")?;
+            let number = u32::try_from(number).context("more than 4 billion rows")?;
+            if self.by_event.insert(row.event, number).is_some() {
+                bail!("event {:032x} stands in two rows", row.event);
+            }
+            for &endpoint in &self.routes[row.route as usize] {
+                let pair = u32::try_from(self.pairs.len()).context("more than 4 billion pairs")?;
+                let key = match self.endpoints[usize::from(endpoint)].order {
+                    Order::User if row.ordered => row.key,
+                    // A lane of its own for total order cannot be confused with a user's: modes do not mix.
+                    Order::Total if row.ordered => 0,
+                    _ => NONE,
+                };
+                let (mut lane, mut before) = (NONE, NONE);
+                if key != NONE {
+                    lane = *lanes.entry((endpoint, key)).or_insert_with(|| {
+                        last_of_lane.push(NONE);
+                        u32::try_from(last_of_lane.len() - 1).expect("fewer lanes than pairs")
+                    });
+                    before = std::mem::replace(&mut last_of_lane[lane as usize], pair);
+                }
+                self.pairs.push(Pair::new(number, endpoint, lane, before));
+            }
+        }
+        self.lanes = vec![i64::MIN; last_of_lane.len()];
+        Ok(())
+    }
+
+    fn outcome(&mut self, at: Line, line: &FinalLine) -> Result<()> {
+        let event = ids::parse(&line.event).context("`event` is no id")?;
+        let endpoint = ids::parse(&line.endpoint).context("`endpoint` is no id")?;
+        let endpoint = self.endpoints.iter().position(|one| one.id == endpoint);
+        let row = self.by_event.get(&event);
+        let pair = row.zip(endpoint).and_then(|(row, endpoint)| {
+            self.pair(*row, u16::try_from(endpoint).expect("numbered by u16"))
+        });
+        let Some(pair) = pair else {
+            self.stray_finals.push(at);
+            return Ok(());
+        };
+        let pair = &mut self.pairs[pair as usize];
+        pair.outcome = Some(line.outcome);
+        pair.outcome_ns = line.at_ms * NS_PER_MS;
+        pair.resolved = line.resolved;
+        Ok(())
+    }
+}
+
+impl Endpoint {
+    /// A pattern is a type, `prefix.*` (everything below it) or `*`.
+    fn takes(&self, event_type: &str) -> bool {
+        self.patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => event_type.starts_with(prefix),
+            None => pattern == event_type,
+        })
+    }
+}
+
+impl Pair {
+    fn new(row: u32, endpoint: u16, lane: u32, before: u32) -> Self {
+        Self {
+            row,
+            endpoint,
+            outcome: None,
+            resolved: false,
+            promised: false,
+            lane,
+            before,
+            attempt: 0,
+            repeats: 0,
+            delivery: 0,
+            outcome_ns: 0,
+            last_ns: 0,
+            answered_ns: 0,
+            answered_after: 0,
+            answered_conn: 0,
+            first: Line::default(),
+            last: Line::default(),
+            answered: Line::default(),
+        }
+    }
+}
