@@ -152,7 +152,7 @@ fn check_part(
     }
     for pending in &part.pending {
         let offset = match pending.what {
-            What::Park { offset, .. } => offset,
+            What::Park { offset, .. } | What::ParkInFlight { offset, .. } => Some(offset),
             What::Final { lane, offset, .. } => {
                 if let (Some(_), Some(lane)) = (offset, part.lanes.get(lane)) {
                     by_endpoint.entry(lane.ep).or_default().live_events += 1;

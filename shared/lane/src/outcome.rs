@@ -195,16 +195,21 @@ impl Part {
         let seq = pending.seq;
         match pending.what {
             What::Park { lane, delivery, offset, due } => {
-                match offset {
-                    Some(offset) => self.close_logged(delivery, offset),
-                    None => self.close_loaded(delivery),
-                }
+                self.close_logged(delivery, offset);
                 let Some(entry) = self.lanes.get(lane).filter(|lane| lane.awaits == seq) else {
                     return;
                 };
                 let id = entry.id;
                 self.touch(sh, id);
                 self.sleep(sh, lane, due);
+            }
+            What::ParkInFlight { id, ep, delivery, offset } => {
+                self.close_logged(delivery, offset);
+                self.touch(sh, id);
+                if self.parked.contains_key(&id) {
+                    // Its request may have ended unmade, and the lane been put away, before there was a row.
+                    self.note_due(sh, ep, sh.now);
+                }
             }
             What::Append { lane, delivery, offset } => {
                 self.close_logged(delivery, offset);

@@ -1,6 +1,6 @@
 //! One owned partition: its ledger, its lanes, its parked set and its settle queue.
 
-use crate::effect::{Effect, NewParked, SettleItem};
+use crate::effect::{AttemptRow, Effect, NewParked, SettleItem};
 use crate::endpoint::Ep;
 use crate::hash::Map;
 use crate::input::{CommandId, Epoch, ParkedEvent, Partition, Position, SettleSeq, Verdict};
@@ -48,8 +48,14 @@ pub(crate) enum What {
     Park {
         lane: u32,
         delivery: DeliveryId,
-        offset: Option<i64>,
+        offset: i64,
         due: Option<Timestamp>,
+    },
+    ParkInFlight {
+        id: LaneId,
+        ep: Ep,
+        delivery: DeliveryId,
+        offset: i64,
     },
     Append {
         lane: u32,
@@ -233,27 +239,54 @@ impl Part {
         sh: &mut Shared,
         index: u32,
         reason: &'static str,
-        attempt: Option<crate::effect::AttemptRow>,
+        attempt: Option<AttemptRow>,
         fx: &mut Effects,
     ) {
         let lane = self.lanes.at(index);
         debug_assert!(!lane.parked, "only a live lane is parked");
         let Some(head) = lane.head.take() else { return };
-        let (id, ep) = (lane.id, lane.ep);
-        let queue = std::mem::take(&mut lane.queue);
-        lane.parked = true;
+        let id = lane.id;
         lane.phase = Phase::Parking;
-        lane.wants_park = None;
-        self.count_live(sh, ep, -1 - queue.len() as i64);
         let due = (!head.unknown).then_some(head.due);
-        let offset = head.logged.then_some(head.position.offset);
+        let offset = head.position.offset;
         let what = What::Park { lane: index, delivery: head.delivery, offset, due };
         let item = SettleItem::Park { lane: id, head: as_row(&head), reason, attempt };
         let seq = self.settle(what, item, fx);
-        if let (true, Some(offset)) = (sh.broken(Mutant::OffsetBeforeParkDurable), offset) {
+        if sh.broken(Mutant::OffsetBeforeParkDurable) {
             self.ledger.complete(offset);
         }
         self.lanes.at(index).awaits = seq;
+        self.enter_parked(sh, index, fx);
+    }
+
+    /// Makes a live lane parked while the request of its head is under way: that ends as a parked head's. Its slot
+    /// among the loaded is there, or its caller has waited for one.
+    pub(crate) fn park_in_flight(&mut self, sh: &mut Shared, index: u32, fx: &mut Effects) {
+        let lane = self.lanes.at(index);
+        let (id, ep) = (lane.id, lane.ep);
+        let Some(head) = lane.head.as_mut() else { return };
+        head.logged = false;
+        let row = NewParked { due: sh.now, ..as_row(head) };
+        lane.last = head.position;
+        lane.more = false;
+        let (delivery, offset, bytes) = (head.delivery, head.position.offset, head.bytes());
+        sh.loaded_bytes += bytes;
+        self.open_loaded(delivery, index);
+        let what = What::ParkInFlight { id, ep, delivery, offset };
+        let item = SettleItem::Park { lane: id, head: row, reason: "window", attempt: None };
+        self.settle(what, item, fx);
+        self.enter_parked(sh, index, fx);
+        self.count_loaded(sh, index);
+    }
+
+    /// The lane's park is queued: from here on it counts as parked, and its queue is appended.
+    fn enter_parked(&mut self, sh: &mut Shared, index: u32, fx: &mut Effects) {
+        let lane = self.lanes.at(index);
+        let (id, ep) = (lane.id, lane.ep);
+        lane.parked = true;
+        lane.wants_park = None;
+        let queue = std::mem::take(&mut lane.queue);
+        self.count_live(sh, ep, -1 - queue.len() as i64);
         let entry = sh.endpoints.at(ep);
         entry.live_lanes -= 1;
         entry.parked_lanes += 1;

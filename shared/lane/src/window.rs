@@ -64,8 +64,9 @@ impl Part {
         self.relieve_open(sh, fx);
     }
 
-    /// Lanes that hold the position back, oldest first. Whose head is under way is judged when that ends; others are
-    /// parked at once.
+    /// Lanes that hold the position back, oldest first, are parked; also those with a request under way, as far as the
+    /// memory for parked events that are loaded allows, since a request may take a minute. What is being settled is
+    /// judged when that ends.
     fn let_go_position(&mut self, sh: &mut Shared, fx: &mut Effects) {
         if !is_beyond_half(&sh.limits, self.ledger.span()) {
             self.relieved_to = self.ledger.position();
@@ -79,7 +80,7 @@ impl Part {
             }
             to = offset + 1;
             if let Some(index) = self.lanes.find(id)
-                && self.lanes.get(index).is_some_and(|lane| !lane.parked && lane.is_at_rest())
+                && self.lanes.get(index).is_some_and(|lane| !lane.parked)
             {
                 found.push(index);
             }
@@ -87,8 +88,11 @@ impl Part {
         self.relieved_to = to;
         for index in found {
             // A lane may be found by several of its events.
-            if self.lanes.get(index).is_some_and(|lane| !lane.parked) {
+            let Some(lane) = self.lanes.get(index).filter(|lane| !lane.parked) else { continue };
+            if lane.is_at_rest() {
                 self.park(sh, index, "window", None, fx);
+            } else if matches!(lane.phase, Phase::InFlight { .. }) && sh.load_room() > 0 {
+                self.park_in_flight(sh, index, fx);
             }
         }
     }

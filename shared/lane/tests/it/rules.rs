@@ -123,7 +123,8 @@ fn a_lane_that_holds_the_position_back_is_parked_and_the_partition_flows() {
 }
 
 #[test]
-fn a_lane_in_flight_that_holds_the_position_back_is_parked_when_its_request_ends() {
+fn a_lane_in_flight_that_holds_the_position_back_is_parked_and_its_request_ends_as_a_parked_heads()
+{
     for status in [200, 503] {
         let mut world = world(Limits { window_events: 100, ..roomy() });
         let slow = world.publish(0, "bad", 0);
@@ -141,11 +142,14 @@ fn a_lane_in_flight_that_holds_the_position_back_is_parked_when_its_request_ends
             world.respond(delivery, 200);
         }
         world.pump();
-        assert!(!world.db.lanes.contains_key(&lane), "its request is under way");
+        assert!(world.db.has_row(lane, slow) && world.db.has_row(lane, behind));
+        let end = world.log[partition as usize].len() as i64;
+        assert_eq!(world.core.position(partition), Some(end), "it holds nothing back");
+        assert_eq!(world.sent().iter().filter(|id| **id == slow).count(), 1);
         world.respond(slow, status);
         world.pump();
-        assert!(world.db.has_row(lane, behind), "what follows is parked");
         assert_eq!(world.db.inbox.contains_key(&slow), status == 200);
+        assert_eq!(world.under_way(behind).is_some(), status == 200);
         world.drain();
         world.check_end();
     }
