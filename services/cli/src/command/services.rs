@@ -1,0 +1,84 @@
+//! The services, each read from the same configuration and run as this process.
+
+use crate::failure::{Failure, Result};
+use laneway_platform::ExitCode;
+use laneway_platform::config::{ConfigErrors, Loaded, Origins, Validate, load};
+use laneway_platform::service::{self, Context, Process};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::error::Error;
+use std::future::Future;
+
+/// What all services have in common, so that they are run in one way.
+pub(crate) trait Runnable: DeserializeOwned + Serialize + Validate + Clone {
+    /// How the service is called.
+    const NAME: &'static str;
+
+    /// The settings of its process.
+    fn process(&self) -> Process;
+
+    /// Works until the context says stop.
+    fn work(
+        self,
+        context: Context,
+    ) -> impl Future<Output = std::result::Result<(), impl Error + Send + Sync + 'static>> + Send;
+}
+
+macro_rules! runnable {
+    ($service:ident, $name:literal) => {
+        impl Runnable for $service::Settings {
+            const NAME: &'static str = $name;
+
+            fn process(&self) -> Process {
+                Self::process(self)
+            }
+
+            fn work(
+                self,
+                context: Context,
+            ) -> impl Future<Output = std::result::Result<(), impl Error + Send + Sync + 'static>> + Send
+            {
+                $service::run(self, context)
+            }
+        }
+    };
+}
+runnable!(laneway_relay, "relay");
+runnable!(laneway_deliver, "deliver");
+runnable!(laneway_api, "api");
+
+/// Runs the service `S` as this process, from its configuration to its exit code.
+pub(super) async fn run<S: Runnable>(origins: &Origins) -> Result {
+    let settings = load::<S>(origins)?.settings;
+    let process = settings.process();
+    match service::run(S::NAME, &process, |context| settings.work(context)).await {
+        ExitCode::Ok => Ok(()),
+        // The log has said why.
+        code => Err(Failure::silent(code)),
+    }
+}
+
+/// The settings of every service, for commands that are about all of them.
+#[derive(Debug)]
+pub(crate) struct Everything {
+    pub(crate) relay: Loaded<laneway_relay::Settings>,
+    pub(crate) deliver: Loaded<laneway_deliver::Settings>,
+    pub(crate) api: Loaded<laneway_api::Settings>,
+}
+
+impl Everything {
+    /// Reads all of them.
+    ///
+    /// # Errors
+    /// The problems of all, each once.
+    pub(crate) fn load(origins: &Origins) -> std::result::Result<Self, ConfigErrors> {
+        match (load(origins), load(origins), load(origins)) {
+            (Ok(relay), Ok(deliver), Ok(api)) => Ok(Self { relay, deliver, api }),
+            (relay, deliver, api) => {
+                let errors = [relay.err(), deliver.err(), api.err()];
+                let merged = errors.into_iter().flatten().reduce(ConfigErrors::merge);
+                Err(merged.unwrap_or_else(|| unreachable!("one of them failed")))
+            }
+        }
+    }
+}

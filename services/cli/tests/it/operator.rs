@@ -1,0 +1,191 @@
+//! Projects, keys, and what operators look at. Rows of delivery are written by hand: only their readers are tested.
+
+use super::Installed;
+use serde_json::Value;
+
+const ENDPOINT: &str = "019ad2f0-1111-7000-8000-000000000002";
+const DELIVERY: &str = "019ad2f0-0000-8000-8000-0000000000d1";
+const LANE: &str = "00112233445566778899aabbccddeeff";
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[tokio::test]
+async fn schemas_are_installed_again_without_a_change() {
+    let installed = Installed::new().await;
+    installed.run(&["migrate"]).ok();
+    assert_eq!(installed.run(&["source", "install", "-q"]).err(), "");
+}
+
+#[tokio::test]
+async fn projects_and_keys_are_made_listed_and_revoked() {
+    let installed = Installed::new().await;
+    assert!(installed.project.starts_with("prj_"), "{}", installed.project);
+    let listed = json(&installed.run(&["projects", "list", "-o", "json"]).ok());
+    assert_eq!(listed[0]["id"], installed.project.as_str());
+    assert_eq!(listed[0]["name"], "shop");
+
+    let scopes = ["--scope", "events:write", "--scope", "deliveries:read"];
+    let mut args = vec!["keys", "create", "-o", "json", "--project", &installed.project];
+    args.extend(scopes);
+    let made = json(&installed.run(&args).ok());
+    assert!(made["key"].as_str().unwrap().starts_with("lw_live_"));
+    assert_eq!(made["scopes"], serde_json::json!(["events:write", "deliveries:read"]));
+    let bare = installed.run(&["keys", "create", "--project", &installed.project]).ok();
+    assert_eq!(bare.trim().len(), "lw_live_".len() + 8 + 1 + 32);
+
+    let id = made["id"].as_str().unwrap();
+    installed.run(&["keys", "revoke", id, "--project", &installed.project]).ok();
+    installed.run(&["keys", "revoke", id, "--project", &installed.project]).fails(3);
+    let listed = installed.run(&["keys", "list", "--project", &installed.project]).ok();
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(!listed.contains(bare.trim()), "{listed}");
+    let nobody = "prj_0000000000000000000001";
+    let told = installed.run(&["keys", "create", "--project", nobody]).fails(3);
+    assert!(told.contains(nobody), "{told}");
+}
+
+#[tokio::test]
+async fn nothing_that_waits_is_an_empty_list() {
+    let installed = Installed::new().await;
+    for noun in ["lanes", "unknowns", "dead-letters"] {
+        let table = installed.run(&[noun, "list"]).ok();
+        assert_eq!(table.lines().count(), 1, "{noun}: {table}");
+        assert_eq!(installed.run(&[noun, "list", "--no-headers"]).ok(), "", "{noun}");
+        assert_eq!(json(&installed.run(&[noun, "list", "-o", "json"]).ok()), json("[]"), "{noun}");
+    }
+    installed.run(&["lanes", "show", LANE]).fails(3);
+    installed.run(&["deliveries", "show", DELIVERY]).fails(3);
+}
+
+/// A lane whose head is a held unknown after two attempts, with one event behind it.
+async fn held_unknown(installed: &Installed) {
+    let tenant = installed.sql("SELECT tenant_id FROM laneway_control.projects").await;
+    let tenant = tenant[0][0].clone().unwrap();
+    installed
+        .sql(&format!(
+            "INSERT INTO laneway_control.parked_lanes (lane, bucket, partition, tenant_id, endpoint_id, mode, user_key, \
+               reason, due, head_held, unknown, unknown_since) \
+             VALUES ('\\x{LANE}', 7, 3, '{tenant}', '{ENDPOINT}', 1, 'user-1', 'unknown', now(), now(), true, now()); \
+             INSERT INTO laneway_control.parked_events (bucket, delivery_id, lane, generation, moves, log_offset, \
+               tenant_id, endpoint_id, event_id, first_held, attempts, record) \
+             VALUES (7, '{DELIVERY}', '\\x{LANE}', 1, 0, 5, '{tenant}', '{ENDPOINT}', gen_random_uuid(), now(), 2, ''), \
+               (7, gen_random_uuid(), '\\x{LANE}', 1, 0, 9, '{tenant}', '{ENDPOINT}', gen_random_uuid(), now(), 0, ''); \
+             INSERT INTO laneway_control.attempts (delivery_id, tenant_id, endpoint_id, number, kind, status, class, \
+               took_ms, ended_at, body) \
+             VALUES ('{DELIVERY}', '{tenant}', '{ENDPOINT}', 1, 2, 503, 'status_5xx', 12, now(), 'busy'), \
+               ('{DELIVERY}', '{tenant}', '{ENDPOINT}', 2, 3, NULL, 'timeout', 2000, now(), NULL)"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn a_lane_that_waits_is_listed_and_shown_with_its_events() {
+    let installed = Installed::new().await;
+    held_unknown(&installed).await;
+    let listed = json(&installed.run(&["lanes", "list", "-o", "json"]).ok());
+    assert_eq!(listed[0]["lane"], LANE);
+    assert_eq!(listed[0]["waiting"], 2);
+    assert_eq!(listed[0]["attempts"], 2);
+    let table = installed.run(&["lanes", "list", "--project", &installed.project]).ok();
+    assert!(table.contains("user-1") && table.contains(LANE), "{table}");
+    let shown = json(&installed.run(&["lanes", "show", LANE, "-o", "json"]).ok());
+    assert_eq!(shown["events"].as_array().unwrap().len(), 2);
+    assert_eq!(shown["nextTry"], Value::Null);
+    let other = ["lanes", "list", "--no-headers", "--project", "prj_0000000000000000000001"];
+    assert_eq!(installed.run(&other).ok(), "");
+}
+
+#[tokio::test]
+async fn a_delivery_is_shown_with_its_attempts() {
+    let installed = Installed::new().await;
+    held_unknown(&installed).await;
+    let shown = json(&installed.run(&["deliveries", "show", DELIVERY, "-o", "json"]).ok());
+    assert_eq!(shown["state"], "unknown");
+    assert_eq!(shown["attempts"], 2);
+    assert_eq!(shown["history"][0]["status"], 503);
+    assert_eq!(shown["history"][0]["body"], "busy");
+    assert_eq!(shown["history"][1]["class"], "timeout");
+    let table = installed.run(&["deliveries", "show", DELIVERY]).ok();
+    assert!(table.contains("status_5xx"), "{table}");
+}
+
+#[tokio::test]
+async fn an_unknown_is_resolved_once_by_a_command_with_an_audit_row() {
+    let installed = Installed::new().await;
+    held_unknown(&installed).await;
+    let listed = json(&installed.run(&["unknowns", "list", "-o", "json"]).ok());
+    assert_eq!(listed[0]["waitingBehind"], 1);
+    assert_eq!(listed[0]["decided"], false);
+    let delivery = listed[0]["deliveryId"].as_str().unwrap().to_owned();
+    let resolve = [
+        "unknowns",
+        "resolve",
+        &delivery,
+        "--as",
+        "not-applied",
+        "--reason",
+        "asked them",
+        "--actor",
+        "ada",
+        "--no-wait",
+    ];
+    installed.run(&resolve).ok();
+    let command = installed
+        .sql("SELECT verdict, reason, actor, bucket, encode(lane, 'hex') FROM laneway_control.commands")
+        .await;
+    let texts: Vec<&str> = command[0].iter().flatten().map(String::as_str).collect();
+    assert_eq!(texts, ["not_applied", "asked them", "ada", "7", LANE]);
+    let audit = installed.sql("SELECT actor, action, object FROM laneway_control.audit_log").await;
+    let texts: Vec<&str> = audit[0].iter().flatten().map(String::as_str).collect();
+    assert_eq!(texts, ["ada", "unknown.resolve", &delivery]);
+    installed.run(&resolve).fails(5);
+    let listed = json(&installed.run(&["unknowns", "list", "-o", "json"]).ok());
+    assert_eq!(listed[0]["decided"], true);
+}
+
+#[tokio::test]
+async fn only_a_held_unknown_can_be_resolved_and_the_answer_of_the_owner_is_told() {
+    let installed = Installed::new().await;
+    held_unknown(&installed).await;
+    let nothing = "dlv_0000000000000000000001";
+    let args = ["unknowns", "resolve", nothing, "--as", "delivered", "--reason", "seen"];
+    installed.run(&args).fails(3);
+    // The owner is played by a statement that waits for the command.
+    let url = installed.url.clone();
+    let owner = tokio::spawn(async move {
+        laneway_testkit::wait_for("the command", std::time::Duration::from_secs(20), || async {
+            let applied = laneway_testkit::sql(
+                &url,
+                "UPDATE laneway_control.commands SET applied_at = now(), result = 'applied' RETURNING 1",
+            );
+            !applied.await.unwrap().is_empty()
+        })
+        .await;
+    });
+    let args = ["unknowns", "resolve", DELIVERY, "--as", "delivered", "--reason", "seen"];
+    let ended = tokio::task::spawn_blocking(move || installed.run(&args)).await.unwrap();
+    assert!(ended.err().contains("applied"), "{}", ended.err());
+    ended.ok();
+    owner.await.unwrap();
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_newest_first() {
+    let installed = Installed::new().await;
+    installed
+        .sql(&format!(
+            "INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, user_key, \
+               event_type, reason, attempts, first_class, last_class, last_status, record, first_held, dead_at) \
+             SELECT tenant_id, gen_random_uuid(), gen_random_uuid(), '{ENDPOINT}', '\\x{LANE}', 'user-' || n, \
+               'order.created', 'rejected', 1, 'rejected', 'rejected', 422, '', now(), now() + n * interval '1 s' \
+             FROM laneway_control.projects, generate_series(1, 3) n"
+        ))
+        .await;
+    let listed = json(&installed.run(&["dead-letters", "list", "--limit", "2", "-o", "json"]).ok());
+    let keys: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|row| row["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["user-3", "user-2"]);
+    assert_eq!(listed[0]["lastStatus"], 422);
+}
