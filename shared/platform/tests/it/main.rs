@@ -1,5 +1,7 @@
 //! Telemetry on a real socket: it is set up once per process, so it has a test binary of its own.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use laneway_platform::config::{LogFormat, Telemetry};
 use laneway_platform::{service, telemetry, trace};
 use std::io::{Read, Write};
