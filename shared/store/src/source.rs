@@ -4,9 +4,11 @@
 use crate::relay::{SHARDS, Shard};
 use crate::topology::big;
 use crate::{Error, Pool};
-use chrono::NaiveDate;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use std::time::Duration;
+
+/// A day in UTC: what a partition holds.
+pub type Day = chrono::NaiveDate;
 
 /// Days for which partitions are made ahead.
 pub const DAYS_AHEAD: u32 = 14;
@@ -28,7 +30,7 @@ pub async fn source_grant(pool: &Pool, role: &str) -> Result<(), Error> {
 /// The first that was refused; those before it stay.
 pub async fn partitions_ensure(pool: &Pool) -> Result<u32, Error> {
     const DOING: &str = "making partitions ahead";
-    let missing: Vec<NaiveDate> = sqlx::query_scalar(
+    let missing: Vec<Day> = sqlx::query_scalar(
         "SELECT d.day FROM (SELECT (now() AT TIME ZONE 'UTC')::date + n AS day FROM generate_series(0, $1) AS n) d \
          WHERE NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
             WHERE i.inhparent = 'laneway.outbox'::regclass AND c.relname = 'outbox_' || to_char(d.day, 'YYYYMMDD')) \
@@ -68,18 +70,30 @@ pub async fn default_rows(pool: &Pool, limit: u32) -> Result<u64, Error> {
     big(&row, 0, DOING)
 }
 
-/// Days whose partition ended more than `window` ago, oldest first.
-pub async fn partitions_expired(pool: &Pool, window: Duration) -> Result<Vec<NaiveDate>, Error> {
-    sqlx::query_scalar(
-        "SELECT day FROM (SELECT to_date(substr(c.relname, 8), 'YYYYMMDD') AS day \
-            FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
-            WHERE i.inhparent = 'laneway.outbox'::regclass AND c.relname ~ '^outbox_[0-9]{8}$') AS days \
-         WHERE (day + 1)::timestamp AT TIME ZONE 'UTC' + $1 * interval '1 ms' <= now() ORDER BY day",
+/// Days whose partition ended more than `window` ago, oldest first, each with how long beyond it.
+pub async fn partitions_expired(
+    pool: &Pool,
+    window: Duration,
+) -> Result<Vec<(Day, Duration)>, Error> {
+    const DOING: &str = "looking for old partitions";
+    let rows = sqlx::query(
+        "SELECT day, (extract(epoch FROM now() - until) * 1000)::bigint FROM ( \
+            SELECT day, (day + 1)::timestamp AT TIME ZONE 'UTC' + $1 * interval '1 ms' AS until FROM ( \
+                SELECT to_date(substr(c.relname, 8), 'YYYYMMDD') AS day \
+                FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
+                WHERE i.inhparent = 'laneway.outbox'::regclass AND c.relname ~ '^outbox_[0-9]{8}$') AS names) AS days \
+         WHERE until <= now() ORDER BY day",
     )
     .bind(crate::relay::millis(window))
     .fetch_all(pool.inner())
     .await
-    .map_err(Error::doing("looking for old partitions"))
+    .map_err(Error::doing(DOING))?;
+    rows.iter()
+        .map(|row| {
+            let day = row.try_get(0).map_err(Error::doing(DOING))?;
+            Ok((day, Duration::from_millis(big(row, 1, DOING)?)))
+        })
+        .collect()
 }
 
 /// What a partition still waits for before it can go, as far as the source database knows.
@@ -93,7 +107,7 @@ pub enum Keeps {
 
 /// Of each shard, the last entry of the history that holds a row of `day`; no element for a shard that has none.
 /// Their acknowledged offsets must have been passed by the owners before the partition goes.
-pub async fn partition_entries(pool: &Pool, day: NaiveDate) -> Result<Vec<(Shard, u64)>, Error> {
+pub async fn partition_entries(pool: &Pool, day: Day) -> Result<Vec<(Shard, u64)>, Error> {
     const DOING: &str = "looking where a partition was published";
     let table = table(day);
     // A row of `day` is in the first entry whose end sees it; entries that end before the last one began cannot hold
@@ -119,7 +133,7 @@ pub async fn partition_entries(pool: &Pool, day: NaiveDate) -> Result<Vec<(Shard
 }
 
 /// Looks, without locks, whether `day` could be removed as far as this database knows.
-pub async fn partition_keeps(pool: &Pool, day: NaiveDate) -> Result<Option<Keeps>, Error> {
+pub async fn partition_keeps(pool: &Pool, day: Day) -> Result<Option<Keeps>, Error> {
     let mut connection =
         pool.inner().acquire().await.map_err(Error::doing("looking at an old partition"))?;
     keeps(&mut connection, day).await
@@ -129,7 +143,7 @@ pub async fn partition_keeps(pool: &Pool, day: NaiveDate) -> Result<Option<Keeps
 ///
 /// # Errors
 /// [`Error::is_lock_not_available`] while any writer or reader is within the outbox: try again later.
-pub async fn partition_remove(pool: &Pool, day: NaiveDate) -> Result<Option<Keeps>, Error> {
+pub async fn partition_remove(pool: &Pool, day: Day) -> Result<Option<Keeps>, Error> {
     const DOING: &str = "removing an old partition";
     let table = table(day);
     let mut tx = pool.begin().await?;
@@ -204,7 +218,7 @@ pub async fn dedupe_prune(pool: &Pool, window: Duration, limit: u32) -> Result<u
 
 /// A row is passed if its shard's `s1` sees it, or its `s2` does and it is not behind `last_id`. Only rows of
 /// transactions that `s1` does not see are looked at, by index: the locks are held for no longer than that.
-async fn keeps(connection: &mut PgConnection, day: NaiveDate) -> Result<Option<Keeps>, Error> {
+async fn keeps(connection: &mut PgConnection, day: Day) -> Result<Option<Keeps>, Error> {
     const DOING: &str = "looking at an old partition";
     let table = table(day);
     let unread = format!(
@@ -238,6 +252,6 @@ async fn keeps(connection: &mut PgConnection, day: NaiveDate) -> Result<Option<K
 }
 
 /// Name of a day's partition: digits only, so it can stand in a statement.
-fn table(day: NaiveDate) -> String {
+fn table(day: Day) -> String {
     format!("outbox_{}", day.format("%Y%m%d"))
 }

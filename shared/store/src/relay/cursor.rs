@@ -368,6 +368,16 @@ where
     Ok(true)
 }
 
+/// The generation up to which every shard has looked at losses: below the present one, some may still go back.
+pub async fn generation_looked_at(pool: &Pool) -> Result<u64, Error> {
+    const DOING: &str = "reading the cursors";
+    let row = sqlx::query("SELECT min(generation) FROM laneway.relay_cursors")
+        .fetch_one(pool.inner())
+        .await
+        .map_err(Error::doing(DOING))?;
+    big(&row, 0, DOING)
+}
+
 fn snapshot(row: &PgRow, at: usize, doing: &'static str) -> Result<Snapshot, Error> {
     Snapshot::parse(row.try_get(at).map_err(Error::doing(doing))?)
 }

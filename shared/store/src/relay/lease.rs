@@ -47,24 +47,29 @@ pub async fn member_leave(pool: &Pool, instance: &str) -> Result<(), Error> {
         .map_err(Error::doing("saying that this relay has ended"))
 }
 
-/// Takes at most `wanted` shards whose lease is free or has ended.
+/// Takes at most `wanted` shards whose lease is free or has ended, or is of an earlier life of this `instance` (it is
+/// not among `own`): names are unique among the living, and the token makes the dead harmless.
 pub async fn leases_acquire(
     pool: &Pool,
     instance: &str,
+    own: &[Lease],
     wanted: u32,
     lease: Duration,
 ) -> Result<Vec<Lease>, Error> {
     const DOING: &str = "taking shards";
+    let own: Vec<Uuid> = own.iter().map(|lease| lease.token).collect();
     let rows = sqlx::query(
         "UPDATE laneway.relay_cursors \
          SET token = gen_random_uuid(), owner = $1, lease_until = now() + $3 * interval '1 ms' \
          WHERE shard IN (SELECT shard FROM laneway.relay_cursors WHERE token IS NULL OR lease_until < now() \
+                            OR owner = $1 AND token <> ALL($4) \
                          ORDER BY random() LIMIT $2 FOR UPDATE SKIP LOCKED) \
          RETURNING shard, token",
     )
     .bind(instance)
     .bind(i64::from(wanted))
     .bind(millis(lease))
+    .bind(&own)
     .fetch_all(pool.inner())
     .await
     .map_err(Error::doing(DOING))?;
@@ -110,4 +115,17 @@ pub async fn leases_release(pool: &Pool, leases: &[Lease]) -> Result<(), Error> 
     .await
     .map(|_| ())
     .map_err(Error::doing("giving shards back"))
+}
+
+/// Whether `instance` holds the lease of `shard` now.
+pub async fn shard_is_owned_by(pool: &Pool, shard: Shard, instance: &str) -> Result<bool, Error> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM laneway.relay_cursors \
+            WHERE shard = $1 AND owner = $2 AND token IS NOT NULL AND lease_until > now())",
+    )
+    .bind(shard.db())
+    .bind(instance)
+    .fetch_one(pool.inner())
+    .await
+    .map_err(Error::doing("looking who reads a shard"))
 }

@@ -9,13 +9,16 @@ mod snapshot;
 
 pub use cursor::{
     Advance, Cursor, EntryAcks, acks_all, acks_of, batch_advance, batch_open, batch_reopen,
-    cursor_go_back, cursor_load, cursor_restore,
+    cursor_go_back, cursor_load, cursor_restore, generation_looked_at,
 };
 pub use held::{
     HeldCount, HeldRow, Hold, HoldReason, Leave, held_any, held_counts, held_lanes, held_leave,
     held_refuse, held_sendable, held_tenants_allow,
 };
-pub use lease::{Lease, leases_acquire, leases_release, leases_renew, member_beat, member_leave};
+pub use lease::{
+    Lease, leases_acquire, leases_release, leases_renew, member_beat, member_leave,
+    shard_is_owned_by,
+};
 pub use read::{
     Bounds, OutboxRow, Page, Pending, Poll, batch_bounds, batch_page, pending, poll, rows_by_id,
 };

@@ -1,0 +1,165 @@
+//! Sending a page's chains: all chains at once, within a chain one after the other (wave rule), every acknowledgement
+//! compared with the mark as it was before the page was sent.
+
+use crate::plan::Plan;
+use crate::route::Delivery;
+use crate::topic::{Suspicion, Topic, Topics};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use laneway_bus::BusError;
+use laneway_platform::failpoint;
+use laneway_store::relay::{HoldReason, OutboxRow};
+use laneway_store::topology::Acked;
+use laneway_wire::DeliveryId;
+use laneway_wire::record::{Head, Record};
+use std::collections::BTreeMap;
+
+/// Why a page was not published: its shard starts again from the stored cursor.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PublishError {
+    /// The log was lost; the watch has been told.
+    #[error("an acknowledged offset lies at or below the mark")]
+    Lost,
+    /// The producer or the topic refuses everything.
+    #[error("records are not acknowledged")]
+    Bus(#[from] BusError),
+}
+
+/// What became of a page.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    /// Acknowledged deliveries (index, partition, offset).
+    pub(crate) acked: Vec<(usize, u32, i64)>,
+    /// Refused ones and what stood behind them in their chains, to be held.
+    pub(crate) held: Vec<(usize, HoldReason)>,
+}
+
+impl Published {
+    /// Lowest and highest acknowledged offset by partition, in order of partition.
+    pub(crate) fn by_partition(&self) -> Vec<Acked> {
+        let mut partitions: BTreeMap<u32, Acked> = BTreeMap::new();
+        for &(_, partition, offset) in &self.acked {
+            partitions
+                .entry(partition)
+                .and_modify(|acked| {
+                    acked.low = acked.low.min(offset);
+                    acked.high = acked.high.max(offset);
+                })
+                .or_insert(Acked { partition, low: offset, high: offset });
+        }
+        partitions.into_values().collect()
+    }
+}
+
+/// What a record says beside its row and delivery.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamp<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) generation: u64,
+}
+
+/// Sends `plan`'s chains and waits for all acknowledgements.
+pub(crate) async fn publish(
+    topics: &Topics,
+    topic: &Topic,
+    source: &str,
+    rows: &[OutboxRow],
+    deliveries: &[Delivery],
+    plan: &Plan,
+) -> Result<Published, PublishError> {
+    let marks = topic.marks();
+    let stamp = Stamp { source, generation: topic.generation };
+    let mut chains: FuturesUnordered<_> = plan
+        .chains
+        .iter()
+        .map(|chain| send_chain(topics, topic, &marks, stamp, rows, deliveries, chain))
+        .collect();
+    let mut all = Published::default();
+    while let Some(chain) = chains.next().await {
+        let chain = chain?;
+        all.acked.extend(chain.acked);
+        all.held.extend(chain.held);
+    }
+    Ok(all)
+}
+
+async fn send_chain(
+    topics: &Topics,
+    topic: &Topic,
+    marks: &[i64],
+    stamp: Stamp<'_>,
+    rows: &[OutboxRow],
+    deliveries: &[Delivery],
+    chain: &[usize],
+) -> Result<Published, PublishError> {
+    let mut done = Published::default();
+    for (place, &index) in chain.iter().enumerate() {
+        let delivery = &deliveries[index];
+        let partition = topic.partition(delivery.lane.bucket());
+        let value = record(stamp, &rows[delivery.row], delivery).encode();
+        // Kafka numbers partitions with an i32 and there are at most 1,024.
+        let number = i32::try_from(partition).unwrap_or(i32::MAX);
+        let sent = topic.producer.send(number, delivery.lane.as_bytes(), &value, &[]).await;
+        failpoint::hit("relay.after_produce");
+        let acked = match sent {
+            Ok(pending) => pending.await,
+            Err(error) => Err(error),
+        };
+        match acked {
+            Ok(acked) => {
+                if marks.get(partition as usize).is_some_and(|mark| acked.offset <= *mark) {
+                    let generation = topic.generation;
+                    topics.suspect(Suspicion::Lost { generation, partition, offset: acked.offset });
+                    return Err(PublishError::Lost);
+                }
+                done.acked.push((index, partition, acked.offset));
+            }
+            // Refused for itself: it is held, and so is what comes behind it.
+            Err(error) if error.is_too_large() => {
+                tracing::warn!(
+                    row = rows[delivery.row].id, endpoint = %delivery.endpoint, bytes = value.len(),
+                    "the broker refuses a record for its size, holding it"
+                );
+                done.held.push((index, HoldReason::Size));
+                let behind = chain[place + 1..].iter().map(|index| (*index, HoldReason::Behind));
+                done.held.extend(behind);
+                break;
+            }
+            Err(error) => {
+                if error.is_fatal() {
+                    topics.suspect(Suspicion::Producer { generation: topic.generation });
+                }
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// The record of one delivery.
+pub(crate) fn record(stamp: Stamp<'_>, row: &OutboxRow, delivery: &Delivery) -> Record {
+    use laneway_wire::LaneMode::User;
+    let user_key = match delivery.mode {
+        User => row.user_key.clone(),
+        laneway_wire::LaneMode::Total | laneway_wire::LaneMode::None => None,
+    };
+    Record {
+        head: Head {
+            generation: stamp.generation,
+            delivery: DeliveryId::first(row.event, delivery.endpoint).as_uuid(),
+            event: row.event.as_uuid(),
+            endpoint: delivery.endpoint.as_uuid(),
+            tenant: row.tenant.as_uuid(),
+            mode: delivery.mode,
+            user_key,
+            event_type: row.event_type.clone(),
+            content_type: row.content_type.clone(),
+            headers: row.headers.clone(),
+            traceparent: row.traceparent.clone(),
+            source: stamp.source.to_owned(),
+            row: row.id,
+            created_at: row.created_at,
+            replay: 0,
+        },
+        payload: row.payload.clone(),
+    }
+}

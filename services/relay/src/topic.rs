@@ -1,0 +1,313 @@
+//! The topic that is written to now, and the watch over it: its generation, its marks, whether the log still has what
+//! was acknowledged (design section 4, "Loss of the log").
+
+use crate::Error;
+use crate::metrics::Metrics;
+use laneway_bus::{Admin, Connection, Producer, ProducerSettings};
+use laneway_platform::clock;
+use laneway_platform::service::Chain;
+use laneway_store::Pool;
+use laneway_store::topology::{self, BucketMap, Generation, Reason};
+use laneway_wire::Bucket;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+/// Suspicions that wait to be looked into; more of them would say the same.
+const MAX_SUSPICIONS: usize = 64;
+
+/// What a topic without a stamp of its own is called.
+const NO_INCARNATION: &str = "none";
+
+/// One generation of the topic, with a producer of its own and the marks as this process knows them.
+#[derive(Debug)]
+pub(crate) struct Topic {
+    pub(crate) generation: u64,
+    pub(crate) partitions: u32,
+    pub(crate) map: BucketMap,
+    pub(crate) producer: Producer,
+    marks: Mutex<Vec<i64>>,
+}
+
+impl Topic {
+    /// The partition that a bucket is in.
+    pub(crate) fn partition(&self, bucket: Bucket) -> u32 {
+        self.map.partitions.get(usize::from(bucket.number())).copied().unwrap_or(0)
+    }
+
+    /// The marks as known now: read them before a record is handed to the producer, and compare its acknowledgement
+    /// with these and no later ones.
+    pub(crate) fn marks(&self) -> Vec<i64> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over what the control database answered.
+    pub(crate) fn marks_seen(&self, seen: &[(u32, i64)]) {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        for (partition, mark) in seen {
+            if let Some(known) = marks.get_mut(*partition as usize) {
+                *known = (*known).max(*mark);
+            }
+        }
+    }
+}
+
+/// Why the watch should look now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Suspicion {
+    /// An acknowledged offset at or below the mark: that part of the log was lost.
+    Lost { generation: u64, partition: u32, offset: i64 },
+    /// The producer failed, perhaps because the log was lost; it needs a successor in any case.
+    Producer { generation: u64 },
+    /// Another process has raised the generation.
+    Stale,
+}
+
+/// The present topic, for everybody who writes.
+#[derive(Debug, Clone)]
+pub(crate) struct Topics {
+    current: watch::Receiver<Arc<Topic>>,
+    suspicions: mpsc::Sender<Suspicion>,
+}
+
+impl Topics {
+    pub(crate) fn current(&self) -> Arc<Topic> {
+        self.current.borrow().clone()
+    }
+
+    /// Says that something is wrong; the watch looks at once.
+    pub(crate) fn suspect(&self, suspicion: Suspicion) {
+        // A full queue means that the watch has enough to look into.
+        let _ = self.suspicions.try_send(suspicion);
+    }
+
+    /// Has the watch look now, without a suspicion of its own.
+    pub(crate) fn look(&self) {
+        self.suspect(Suspicion::Stale);
+    }
+
+    /// Waits until a later generation than `known`'s is present, at most for `limit`.
+    pub(crate) async fn changed_within(&self, known: &Topic, limit: Duration) {
+        let mut current = self.current.clone();
+        let later = current.wait_for(|topic| topic.generation > known.generation);
+        // Late or not: the caller looks at the present topic again.
+        let _ = tokio::time::timeout(limit, later).await;
+    }
+
+    /// Resolves when `known` is not the present topic any more.
+    pub(crate) async fn changed(&self, known: &Arc<Topic>) {
+        let mut current = self.current.clone();
+        if current.wait_for(|topic| !Arc::ptr_eq(topic, known)).await.is_err() {
+            // The watch has ended, the service is stopping.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Looks at the topic and its generation, and raises the generation when the log was lost.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    control: Pool,
+    connection: Connection,
+    admin: Admin,
+    topic: String,
+    interval: Duration,
+    metrics: Arc<Metrics>,
+    current: watch::Sender<Arc<Topic>>,
+    suspicions: mpsc::Receiver<Suspicion>,
+}
+
+impl Watch {
+    /// Reads the topology, which exists, and makes the first producer.
+    pub(crate) async fn start(
+        control: Pool,
+        connection: Connection,
+        admin: Admin,
+        generation: &Generation,
+        interval: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Result<(Self, Topics), Error> {
+        let first = topic(&control, &connection, generation).await?;
+        metrics.generation.set(i64::try_from(first.generation).unwrap_or(i64::MAX));
+        let (current, receiver) = watch::channel(Arc::new(first));
+        let (sender, suspicions) = mpsc::channel(MAX_SUSPICIONS);
+        let name = generation.topic.clone();
+        let watch = Self {
+            control,
+            connection,
+            admin,
+            topic: name,
+            interval,
+            metrics,
+            current,
+            suspicions,
+        };
+        Ok((watch, Topics { current: receiver, suspicions: sender }))
+    }
+
+    /// Watches until `shutdown`.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
+        // At the start too: what was lost while nobody looked must be seen before the first record is sent.
+        let mut suspicions = Vec::new();
+        loop {
+            if let Err(error) = self.look(&suspicions).await {
+                self.metrics.error("watch");
+                tracing::warn!(error = %Chain(&error), "the topic cannot be looked at");
+            }
+            suspicions.clear();
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = tokio::time::sleep(self.interval) => {}
+                Some(suspicion) = self.suspicions.recv() => {
+                    suspicions.push(suspicion);
+                    while let Ok(more) = self.suspicions.try_recv() {
+                        suspicions.push(more);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One look, and what follows from it.
+    pub(crate) async fn look(&mut self, suspicions: &[Suspicion]) -> Result<(), Error> {
+        let current = self.current.borrow().clone();
+        let Some(stored) = topology::generation_current(&self.control).await? else {
+            return Ok(());
+        };
+        if stored.generation > current.generation {
+            return self.install(&stored).await;
+        }
+        if topology::map_version(&self.control).await? != current.map.version {
+            return self.install(&stored).await;
+        }
+        if let Some(raised) = self.loss(&stored, suspicions).await? {
+            return self.install(&raised).await;
+        }
+        let dead = suspicions.iter().any(|suspicion| {
+            matches!(suspicion, Suspicion::Producer { generation } if *generation == current.generation)
+        });
+        if dead || current.producer.fatal().is_some() {
+            return self.install(&stored).await;
+        }
+        Ok(())
+    }
+
+    /// Raises the generation if something acknowledged is gone, and gives the new one.
+    async fn loss(
+        &self,
+        stored: &Generation,
+        suspicions: &[Suspicion],
+    ) -> Result<Option<Generation>, Error> {
+        // Marks before ends: whatever is acknowledged in between only lies beyond both.
+        let marks = topology::marks(&self.control, stored.generation, stored.partitions).await?;
+        let Some(found) = self.admin.describe_topic(&self.topic).await? else {
+            tracing::error!(topic = %self.topic, "the topic does not exist");
+            return Ok(None);
+        };
+        self.metrics.topic_changed.set(i64::from(found.partitions != stored.partitions));
+        if found.partitions < stored.partitions {
+            tracing::error!(
+                topic = %self.topic, stored = stored.partitions, found = found.partitions,
+                "the topic has fewer partitions than it was set up for"
+            );
+            return Ok(None);
+        }
+        let topic_id = topic_id(found.incarnation.map(|id| id.to_string()));
+        let (reason, lost) = if topic_id == stored.topic_id {
+            let ends = self.admin.all_offsets(&self.topic, stored.partitions).await?;
+            let mut lost: Vec<(u32, i64)> = (0u32..)
+                .zip(marks.iter().zip(&ends))
+                .filter(|(_, (mark, (_, end)))| end <= mark)
+                .map(|(partition, (_, (_, end)))| (partition, *end))
+                .collect();
+            lost.extend(suspicions.iter().filter_map(|suspicion| match suspicion {
+                Suspicion::Lost { generation, partition, offset }
+                    if *generation == stored.generation =>
+                {
+                    Some((*partition, *offset))
+                }
+                _ => None,
+            }));
+            (Reason::LogLost, lost)
+        } else {
+            (Reason::Recreated, (0..stored.partitions).map(|partition| (partition, 0)).collect())
+        };
+        if lost.is_empty() {
+            return Ok(None);
+        }
+        tracing::error!(
+            topic = %self.topic, generation = stored.generation, reason = reason.as_str(), ?lost,
+            "acknowledged records are gone, publishing them again"
+        );
+        let raised =
+            topology::generation_raise(&self.control, stored.generation, reason, &topic_id, &lost)
+                .await?;
+        self.metrics.raised.inc();
+        Ok(Some(raised))
+    }
+
+    /// Makes `generation` the present one: with a producer of its own, so that nothing of the old queue follows.
+    async fn install(&self, generation: &Generation) -> Result<(), Error> {
+        let next = topic(&self.control, &self.connection, generation).await?;
+        tracing::info!(
+            generation = next.generation,
+            map = next.map.version,
+            "writing to the topic anew"
+        );
+        self.metrics.generation.set(i64::try_from(next.generation).unwrap_or(i64::MAX));
+        let old = self.current.send_replace(Arc::new(next));
+        old.producer.purge();
+        Ok(())
+    }
+}
+
+/// How the control database calls a life of the topic.
+pub(crate) fn topic_id(incarnation: Option<String>) -> String {
+    incarnation.unwrap_or_else(|| NO_INCARNATION.to_owned())
+}
+
+async fn topic(
+    control: &Pool,
+    connection: &Connection,
+    generation: &Generation,
+) -> Result<Topic, Error> {
+    let marks = topology::marks(control, generation.generation, generation.partitions).await?;
+    let map = topology::bucket_map(control).await?;
+    let producer = Producer::new(connection, &generation.topic, ProducerSettings::default())?;
+    Ok(Topic {
+        generation: generation.generation,
+        partitions: generation.partitions,
+        map,
+        producer,
+        marks: Mutex::new(marks),
+    })
+}
+
+/// A pause that doubles up to a limit while something keeps failing.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+    since: Duration,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LAST: Duration = Duration::from_secs(5);
+
+    pub(crate) fn new() -> Self {
+        Self { next: Self::FIRST, since: clock::monotonic() }
+    }
+
+    /// The next pause; back at the first after a while without failure.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let now = clock::monotonic();
+        if now.saturating_sub(self.since) > Self::LAST * 2 {
+            self.next = Self::FIRST;
+        }
+        self.since = now;
+        let pause = self.next;
+        self.next = (pause * 2).min(Self::LAST);
+        pause
+    }
+}
