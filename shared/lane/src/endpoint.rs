@@ -63,6 +63,8 @@ pub(crate) struct EndpointEntry {
     pub(crate) probe_until: Timestamp,
     /// The same, from the end of the last probe of this core.
     pub(crate) probe_rests: Timestamp,
+    /// Probes of this core in a row that showed no life.
+    pub(crate) probes_failed: u32,
     /// When the probe is looked at next.
     pub(crate) probe_timer: Option<Timestamp>,
     pub(crate) claim: Option<Claim>,
@@ -94,6 +96,7 @@ impl EndpointEntry {
             degraded_here: None,
             probe_until: Timestamp(0),
             probe_rests: Timestamp(0),
+            probes_failed: 0,
             probe_timer: None,
             claim: None,
             probing: None,

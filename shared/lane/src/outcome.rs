@@ -16,6 +16,9 @@ use std::time::Duration;
 /// A request that the shell did not start is not asked for again before this.
 const NOT_STARTED_PAUSE: Duration = Duration::from_millis(200);
 
+/// An instance's probes in a row before it lets another instance have a turn.
+const PROBE_TURNS: u32 = 3;
+
 impl Part {
     /// The request of `ticket` ended. False if no such request is under way.
     pub(crate) fn attempt_ended(
@@ -164,15 +167,19 @@ impl Part {
         }
     }
 
-    /// The probe is over, sent or not.
+    /// The probe is over, sent or not. Each instance knows only its own heads and is the first to know when its claim
+    /// has ended: now and then it lets a turn pass, or a bad lane of its own would speak for the endpoint for ever.
     pub(crate) fn probe_ended(&mut self, sh: &mut Shared, ep: Ep, alive: bool, fx: &mut Effects) {
-        let next = sh.now + sh.limits.probe_every;
+        let every = sh.limits.probe_every;
         let entry = sh.endpoints.at(ep);
         entry.probing = None;
+        entry.probes_failed = if alive { 0 } else { entry.probes_failed + 1 };
+        let turns = if entry.probes_failed.is_multiple_of(PROBE_TURNS) && !alive { 2 } else { 1 };
         // The claim ends with its probe, whatever it was to last.
-        entry.probe_until = next;
-        entry.probe_rests = next;
+        entry.probe_until = sh.now + every;
+        entry.probe_rests = sh.now + every * turns;
         fx.push(Effect::ProbeEnded { endpoint: entry.id, alive });
+        let next = sh.endpoints.get(ep).next_probe();
         sh.set_probe_timer(ep, next);
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn small_limits() -> Limits {
         loaded_bytes: 400,
         due_page: 3,
         expiry_every: Duration::from_secs(10),
-        horizon: Duration::from_secs(600),
+        horizon: Duration::from_secs(60),
         degrade_after: 4,
         ..Limits::default()
     }
