@@ -186,6 +186,7 @@ impl World {
             Ok(())
         })?;
         self.rows.sort_unstable_by_key(|row| row.id);
+        self.rows.shrink_to_fit();
         Ok(())
     }
 
@@ -193,6 +194,10 @@ impl World {
     fn make_pairs(&mut self) -> Result<()> {
         let mut lanes: HashMap<(u16, u32), u32> = HashMap::new();
         let mut last_of_lane: Vec<u32> = Vec::new();
+        // Millions of them: not a byte more than needed.
+        let all = self.rows.iter().map(|row| self.routes[row.route as usize].len()).sum();
+        self.pairs.reserve_exact(all);
+        self.by_event.reserve(self.rows.len());
         for number in 0..self.rows.len() {
             let row = &mut self.rows[number];
             row.pairs = u32::try_from(self.pairs.len()).context("more than 4 billion pairs")?;
