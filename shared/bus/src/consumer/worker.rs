@@ -18,10 +18,13 @@ use crate::BusError;
 
 /// The thread looks around at least so often, bell or not.
 const IDLE: Duration = Duration::from_millis(100);
-/// Client events taken before the thread looks at the rest.
+/// Client events (rebalances, errors, log lines) served per turn.
 const CLIENT_EVENTS: usize = 16;
 /// A start that the client is not ready for is tried again after this.
 const SEEK_RETRY: Duration = Duration::from_millis(10);
+/// After so many refusals (half a second) the client has given the partition up and has to be given it anew: so after
+/// the topic was deleted and made again.
+const SEEK_TRIES: u32 = 50;
 /// The client answers a seek from memory.
 const SEEK_LIMIT: Duration = Duration::from_secs(1);
 
@@ -29,6 +32,8 @@ const SEEK_LIMIT: Duration = Duration::from_secs(1);
 struct Partition {
     queue: PartitionQueue<Rebalances>,
     reading: Reading,
+    /// How often the client was not ready for a start.
+    refused: u32,
 }
 
 /// Where a partition is read; `start` is the number of the caller's order.
@@ -93,15 +98,15 @@ impl Worker {
 
     /// One look at everything; `false` at the end.
     fn turn(&mut self) -> bool {
+        // Always so many: a poll does not tell whether it served something, and the bell rings only once for all.
         for _ in 0..CLIENT_EVENTS {
             match self.client.poll(Duration::ZERO) {
                 Some(Err(error)) if !self.client_error(&error) => return false,
                 // A record beside the partition queues would be of an assignment that is over.
                 Some(_) | None => {}
             }
-            match self.client.context().take() {
-                Some(rebalance) => self.rebalance(rebalance),
-                None => break,
+            if let Some(rebalance) = self.client.context().take() {
+                self.rebalance(rebalance);
             }
         }
         if !self.orders() || !self.drained() {
@@ -138,24 +143,35 @@ impl Worker {
     }
 
     fn assign(&mut self, partitions: Vec<i32>) {
+        self.partitions.clear();
+        // The beginning is only a place to stand until the caller gives the position: what is read ahead of there is
+        // dropped, and everything of it that could pass for a record wanted lies in order.
+        self.place(partitions.iter().map(|&partition| (partition, Reading::No)).collect());
+        self.tell(Event::Assigned(partitions));
+    }
+
+    /// Gives the client all partitions, each with where it is read.
+    fn place(&mut self, places: Vec<(i32, Reading)>) {
         let mut list = TopicPartitionList::new();
-        for &partition in &partitions {
-            // Split first: so no record can come by the common queue.
+        for (partition, reading) in places {
+            // An old queue goes first: its end silences the bell of the new one.
+            self.partitions.remove(&partition);
+            // Split before the assignment: so no record can come by the common queue.
             let queue = self.client.split_partition_queue(&self.settings.topic, partition);
             let Some(mut queue) = queue else { continue };
             let bell = self.shared.clone();
             queue.set_nonempty_callback(move || bell.wake());
-            self.partitions.insert(partition, Partition { queue, reading: Reading::No });
-            // The beginning is only a place to stand until the caller gives the position: what is read ahead of
-            // there is dropped, and everything of it that could pass for a record wanted lies in order.
-            let added =
-                list.add_partition_offset(&self.settings.topic, partition, Offset::Beginning);
-            added.expect("the beginning is an offset");
+            let offset = match reading {
+                Reading::From { next, .. } => Offset::Offset(next),
+                Reading::No | Reading::OutOfRange { .. } => Offset::Beginning,
+            };
+            self.partitions.insert(partition, Partition { queue, reading, refused: 0 });
+            let added = list.add_partition_offset(&self.settings.topic, partition, offset);
+            added.expect("a position is an offset");
         }
         if let Err(error) = self.client.assign(&list) {
             tracing::warn!(%error, "assignment refused by the client");
         }
-        self.tell(Event::Assigned(partitions));
     }
 
     fn unassign(&mut self) {
@@ -234,18 +250,30 @@ impl Worker {
 
     fn start(&mut self) {
         let starts = std::mem::take(&mut self.shared.desk().starts);
+        let mut given_up = false;
         for (number, (start, offset)) in starts {
             let Some(partition) = self.partitions.get_mut(&number) else { continue };
-            partition.reading = Reading::No;
             let topic = &self.settings.topic;
             match self.client.seek(topic, number, Offset::Offset(offset), SEEK_LIMIT) {
-                Ok(()) => partition.reading = Reading::From { start, next: offset },
-                Err(error) => {
+                Ok(()) => partition.refused = 0,
+                Err(error) if partition.refused < SEEK_TRIES => {
                     // Right after an assignment the client is not ready: the order stays, unless there is a newer one.
                     tracing::trace!(%error, partition = number, "start is tried again");
+                    partition.refused += 1;
+                    partition.reading = Reading::No;
                     self.shared.desk().starts.entry(number).or_insert((start, offset));
+                    continue;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, partition = number, "the client gave a partition up");
+                    given_up = true;
                 }
             }
+            partition.reading = Reading::From { start, next: offset };
+        }
+        if given_up {
+            let places = self.partitions.iter();
+            self.place(places.map(|(&number, partition)| (number, partition.reading)).collect());
         }
     }
 
