@@ -19,7 +19,7 @@ use laneway_lane::{
 use laneway_platform::clock::{self, DbClock};
 use laneway_platform::{failpoint, task};
 use laneway_store::Pool;
-use laneway_store::delivery::{EndpointRow, HealthView, OpenCommand, endpoints_load};
+use laneway_store::delivery::{EndpointRow, HealthView, OpenCommand, Waiting, endpoints_load};
 use laneway_wire::{EndpointId, Record, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -63,6 +63,8 @@ pub(crate) enum Back {
     /// One endpoint that had been forgotten.
     Endpoint(Vec<EndpointRow>),
     Commands(Vec<OpenCommand>),
+    /// What waits in the database, or none.
+    Waiting(Option<Vec<Waiting>>),
     Released {
         partition: Partition,
         epoch: Epoch,
@@ -123,6 +125,9 @@ pub(crate) struct Engine {
     pub(crate) commands_round: Round,
     pub(crate) position_round: Round,
     pub(crate) gauges_round: Round,
+    pub(crate) waiting_round: Round,
+    /// System identifier and timeline of the database, once seen.
+    pub(crate) server: Option<(i64, i32)>,
     /// The database's clock at the last look for changed endpoints.
     pub(crate) endpoints_seen: Timestamp,
     pub(crate) back: mpsc::Sender<Back>,
@@ -305,6 +310,7 @@ impl Engine {
             Back::Endpoints(changed) => self.endpoints_changed(changed),
             Back::Endpoint(rows) => self.tell_endpoints(rows),
             Back::Commands(commands) => self.take_commands(commands),
+            Back::Waiting(waiting) => self.waiting(waiting),
             Back::Released { partition, epoch } => self.released(partition, epoch),
             Back::TopicChecked => {}
         }

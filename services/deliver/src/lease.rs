@@ -20,6 +20,8 @@ pub(crate) struct Lease {
     until: AtomicU64,
     max_timeout: AtomicU64,
     ended: AtomicBool,
+    /// Held by whoever makes a longer timeout durable: the others wait and find it done.
+    pub(crate) raising: tokio::sync::Mutex<()>,
     /// Requests still under way are cut when this is cancelled, and recorded as unknown.
     pub(crate) cut: CancellationToken,
 }
@@ -42,6 +44,7 @@ impl Lease {
             until: AtomicU64::new(nanos(asked + length)),
             max_timeout: AtomicU64::new(nanos(max_timeout)),
             ended: AtomicBool::new(false),
+            raising: tokio::sync::Mutex::new(()),
             cut: CancellationToken::new(),
         }
     }

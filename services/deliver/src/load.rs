@@ -18,6 +18,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// Between two tries of a load.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A try that takes longer hangs.
+const TRY: Duration = Duration::from_secs(30);
 
 /// What loads share.
 #[derive(Clone)]
@@ -98,12 +100,13 @@ where
     Fut: Future<Output = Result<T, Error>>,
 {
     while lease.holds() {
-        match load().await {
-            Ok(found) => return Some(found),
-            Err(error) => {
+        match tokio::time::timeout(TRY, load()).await {
+            Ok(Ok(found)) => return Some(found),
+            Ok(Err(error)) => {
                 tracing::warn!(error = %Chain(&error), "load is repeated");
                 tokio::time::sleep(PAUSE).await;
             }
+            Err(_) => tracing::warn!(limit = ?TRY, "load hangs and is repeated"),
         }
     }
     None

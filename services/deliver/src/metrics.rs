@@ -1,9 +1,10 @@
 //! What the service counts (telemetry.md 2.4). `endpoint` is an endpoint's id for the first so many, then `other`.
 
-use laneway_lane::{AttemptResult, FinalOutcome, Gauges, SettleItem};
+use laneway_lane::{AttemptResult, EndpointGauges, FinalOutcome, Gauges, SettleItem};
 use laneway_platform::metrics::family::Family;
 use laneway_platform::metrics::gauge::Gauge;
 use laneway_platform::metrics::{Counter, Histogram, Registry};
+use laneway_store::delivery::Waiting;
 use laneway_wire::{EndpointId, Timestamp};
 use prometheus_client::encoding::EncodeLabelSet;
 use std::collections::HashMap;
@@ -43,6 +44,17 @@ struct ByState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByEndpoint {
+    endpoint: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByEndpointState {
+    endpoint: Arc<str>,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByWhat {
     what: &'static str,
 }
@@ -57,8 +69,12 @@ pub(crate) struct Metrics {
     delay: DelayFamily,
     dead_letters: Family<ByReason, Counter>,
     quarantined: Family<ByState, Counter>,
-    lanes: Family<ByState, Gauge>,
-    unknowns: Counter,
+    lanes: Family<ByEndpointState, Gauge>,
+    health: Family<ByEndpoint, Gauge>,
+    unknowns: Family<ByEndpoint, Gauge>,
+    unknown_oldest: Family<ByEndpoint, Gauge>,
+    head_oldest: Family<ByEndpoint, Gauge>,
+    held: Counter,
     rebalances: Family<ByWhat, Counter>,
     pub(crate) fenced: Counter,
     pub(crate) stale_settles: Counter,
@@ -109,10 +125,30 @@ impl Metrics {
             ),
             lanes: r.register(
                 "laneway_lanes",
-                "Lanes that are not idle, by state, on this instance",
+                "Lanes that are not idle, by state, on this instance (in flight ones are counted twice)",
+                Family::default(),
+            ),
+            health: r.register(
+                "laneway_endpoint_health",
+                "0 healthy, 1 degraded, as this instance sees it",
                 Family::default(),
             ),
             unknowns: r.register(
+                "laneway_unknowns",
+                "Held unknown outcomes in the partitions of this instance",
+                Family::default(),
+            ),
+            unknown_oldest: r.register(
+                "laneway_unknown_oldest_seconds",
+                "Age of the oldest held unknown",
+                Family::default(),
+            ),
+            head_oldest: r.register(
+                "laneway_lane_oldest_head_seconds",
+                "Age of the oldest parked head, of the endpoints that have the oldest of a partition",
+                Family::default(),
+            ),
+            held: r.register(
                 "laneway_unknowns_recorded_total",
                 "Outcomes recorded as unknown and held",
                 Counter::default(),
@@ -240,10 +276,10 @@ impl Metrics {
                     self.delay.get_or_create(&by).observe(delay);
                 }
                 SettleItem::Park { head, .. } if head.unknown => {
-                    self.unknowns.inc();
+                    self.held.inc();
                 }
                 SettleItem::Failed { unknown: true, .. } => {
-                    self.unknowns.inc();
+                    self.held.inc();
                 }
                 SettleItem::Quarantine { reason, .. } => {
                     self.quarantined.get_or_create(&ByState { state: reason }).inc();
@@ -257,14 +293,25 @@ impl Metrics {
         self.rebalances.get_or_create(&ByWhat { what }).inc();
     }
 
-    pub(crate) fn gauges(&self, gauges: &Gauges) {
-        let set = |state, value: usize| {
-            let value = i64::try_from(value).unwrap_or(i64::MAX);
-            self.lanes.get_or_create(&ByState { state }).set(value);
-        };
-        set("memory", gauges.lanes_in_memory);
-        set("parked", gauges.lanes_parked);
-        set("in_flight", gauges.in_flight as usize);
+    pub(crate) fn gauges(&self, gauges: &Gauges, endpoints: impl Iterator<Item = EndpointGauges>) {
+        let mut lanes: HashMap<ByEndpointState, i64> = HashMap::new();
+        self.health.clear();
+        for one in endpoints {
+            let endpoint = self.label(one.endpoint);
+            for (state, count) in [
+                ("live", one.lanes_live),
+                ("parked", one.lanes_parked),
+                ("in_flight", one.in_flight),
+            ] {
+                let by = ByEndpointState { endpoint: Arc::clone(&endpoint), state };
+                *lanes.entry(by).or_default() += i64::from(count);
+            }
+            self.health.get_or_create(&ByEndpoint { endpoint }).set(i64::from(one.degraded));
+        }
+        self.lanes.clear();
+        for (by, count) in lanes {
+            self.lanes.get_or_create(&by).set(count);
+        }
         self.owned.set(i64::try_from(gauges.partitions).unwrap_or(i64::MAX));
         self.degraded.set(i64::try_from(gauges.endpoints_degraded).unwrap_or(i64::MAX));
         self.in_flight.set(i64::from(gauges.in_flight));
@@ -272,5 +319,26 @@ impl Metrics {
         let mut seen = self.seen_duplicates.lock().unwrap_or_else(PoisonError::into_inner);
         self.duplicates.inc_by(gauges.duplicates.saturating_sub(*seen));
         *seen = gauges.duplicates;
+    }
+
+    /// What was found to wait in the database.
+    pub(crate) fn waiting(&self, waiting: &[Waiting]) {
+        for family in [&self.unknowns, &self.unknown_oldest, &self.head_oldest] {
+            family.clear();
+        }
+        for one in waiting {
+            let by = ByEndpoint { endpoint: self.label(one.endpoint) };
+            let seconds =
+                |age: std::time::Duration| i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+            if one.unknowns > 0 {
+                self.unknowns.get_or_create(&by).inc_by(i64::from(one.unknowns));
+                let oldest = self.unknown_oldest.get_or_create(&by);
+                oldest.set(oldest.get().max(seconds(one.unknown_age)));
+            }
+            if let Some(age) = one.head_age {
+                let oldest = self.head_oldest.get_or_create(&by);
+                oldest.set(oldest.get().max(seconds(age)));
+            }
+        }
     }
 }

@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 const FIRST_MAX_TIMEOUT: Duration = Duration::from_secs(1);
 /// After an error, or while there is nothing to take.
 const PAUSE: Duration = Duration::from_millis(500);
+/// A try that takes longer hangs: Kafka answers within 10 s for each of the few questions, or not at all.
+const TRY: Duration = Duration::from_secs(45);
 
 /// A take-over that committed.
 #[derive(Debug)]
@@ -52,11 +54,15 @@ impl Owning {
             let pause = tokio::select! {
                 biased;
                 () = cancelled.cancelled() => return None,
-                tried = self.try_take(partition, &mut watch) => match tried {
-                    Ok(Some(taken)) => return Some(taken),
-                    Ok(None) => self.lease / 10,
-                    Err(error) => {
+                tried = tokio::time::timeout(TRY, self.try_take(partition, &mut watch)) => match tried {
+                    Ok(Ok(Some(taken))) => return Some(taken),
+                    Ok(Ok(None)) => self.lease / 10,
+                    Ok(Err(error)) => {
                         tracing::warn!(partition, error = %Chain(&error), "partition not taken yet");
+                        PAUSE
+                    }
+                    Err(_) => {
+                        tracing::warn!(partition, limit = ?TRY, "taking the partition hangs");
                         PAUSE
                     }
                 },

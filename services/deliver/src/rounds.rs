@@ -8,7 +8,8 @@ use laneway_platform::clock;
 use laneway_platform::service::Chain;
 use laneway_platform::task;
 use laneway_store::delivery::{
-    EndpointRow, HealthView, OpenCommand, commands_open, endpoints_changed, health_read,
+    EndpointRow, HealthView, OpenCommand, Waiting, commands_open, endpoints_changed, health_read,
+    waiting_read,
 };
 use laneway_wire::Timestamp;
 use std::time::Duration;
@@ -23,6 +24,10 @@ const COMMANDS: u32 = 100;
 const COMMAND_AGAIN: Duration = Duration::from_secs(30);
 const POSITIONS_EVERY: Duration = Duration::from_secs(5);
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
+/// Waiting work is counted in the database, so less often.
+const WAITING_EVERY: Duration = Duration::from_secs(10);
+/// A look that takes longer hangs.
+const LOOK: Duration = Duration::from_secs(10);
 
 impl Engine {
     /// Does what is due.
@@ -32,32 +37,23 @@ impl Engine {
         if self.health_round.begin(now, health::REFRESH) {
             let (pool, back) = (self.pool.clone(), self.back.clone());
             task::spawn("health", async move {
-                let view = health_read(&pool).await;
-                let view = view.inspect_err(|error| {
-                    tracing::warn!(error = %Chain(error), "health of endpoints not read");
-                });
-                let _ = back.send(Back::Health(view.ok())).await;
+                let view = limited("health", health_read(&pool)).await;
+                let _ = back.send(Back::Health(view)).await;
             });
         }
         if self.endpoints_round.begin(now, ENDPOINTS_EVERY) {
             let (pool, back) = (self.pool.clone(), self.back.clone());
             let since = self.endpoints_seen - ENDPOINTS_OVERLAP;
             task::spawn("endpoints", async move {
-                let changed = endpoints_changed(&pool, since).await;
-                let changed = changed.inspect_err(|error| {
-                    tracing::warn!(error = %Chain(error), "changed endpoints not read");
-                });
-                let _ = back.send(Back::Endpoints(changed.ok())).await;
+                let changed = limited("endpoints", endpoints_changed(&pool, since)).await;
+                let _ = back.send(Back::Endpoints(changed)).await;
             });
         }
         if !self.parts.is_empty() && self.commands_round.begin(now, COMMANDS_EVERY) {
             let own: Vec<Partition> = self.parts.keys().copied().collect();
             let (pool, back) = (self.pool.clone(), self.back.clone());
             task::spawn("commands", async move {
-                let commands = commands_open(&pool, &own, COMMANDS).await;
-                let commands = commands.inspect_err(|error| {
-                    tracing::warn!(error = %Chain(error), "commands not read");
-                });
+                let commands = limited("commands", commands_open(&pool, &own, COMMANDS)).await;
                 let _ = back.send(Back::Commands(commands.unwrap_or_default())).await;
             });
         }
@@ -67,7 +63,15 @@ impl Engine {
         }
         if self.gauges_round.begin(now, GAUGES_EVERY) {
             self.gauges_round.under_way = false;
-            self.metrics.gauges(&self.core.gauges());
+            self.metrics.gauges(&self.core.gauges(), self.core.endpoint_gauges());
+        }
+        if !self.parts.is_empty() && self.waiting_round.begin(now, WAITING_EVERY) {
+            let own: Vec<Partition> = self.parts.keys().copied().collect();
+            let (pool, back) = (self.pool.clone(), self.back.clone());
+            task::spawn("waiting", async move {
+                let waiting = limited("waiting", waiting_read(&pool, &own)).await;
+                let _ = back.send(Back::Waiting(waiting)).await;
+            });
         }
     }
 
@@ -109,9 +113,31 @@ impl Engine {
 
     pub(crate) fn health_view(&mut self, view: Option<HealthView>) {
         self.health_round.under_way = false;
-        if let Some(HealthView { read_at, degraded }) = view {
+        if let Some(HealthView { read_at, degraded, server }) = view {
             self.clock.correct(read_at);
+            if *self.server.get_or_insert(server) != server {
+                self.server = Some(server);
+                self.other_server();
+            }
             self.input(Input::Health { read_at, degraded });
+        }
+    }
+
+    /// The database is not the one that it was: a failover may have lost commits that were acknowledged. Everything
+    /// is dropped and taken again under epochs that were never used (design section 1, "Assumed").
+    fn other_server(&mut self) {
+        tracing::error!(
+            "the control database is another server or timeline, all partitions are taken again"
+        );
+        for partition in self.parts.keys().copied().collect::<Vec<_>>() {
+            self.forget(partition);
+        }
+    }
+
+    pub(crate) fn waiting(&mut self, waiting: Option<Vec<Waiting>>) {
+        self.waiting_round.under_way = false;
+        if let Some(waiting) = waiting {
+            self.metrics.waiting(&waiting);
         }
     }
 
@@ -143,6 +169,24 @@ impl Engine {
             let epoch = part.lease.epoch;
             self.commands.insert(command, now + COMMAND_AGAIN);
             self.input(Input::Command { partition, epoch, command, lane, head, verdict });
+        }
+    }
+}
+
+/// The answer, unless it fails or hangs.
+async fn limited<T>(
+    what: &'static str,
+    look: impl Future<Output = Result<T, laneway_store::Error>>,
+) -> Option<T> {
+    match tokio::time::timeout(LOOK, look).await {
+        Ok(Ok(found)) => Some(found),
+        Ok(Err(error)) => {
+            tracing::warn!(what, error = %Chain(&error), "database not read");
+            None
+        }
+        Err(_) => {
+            tracing::warn!(what, limit = ?LOOK, "database does not answer");
+            None
         }
     }
 }

@@ -78,6 +78,9 @@ impl Sender {
                 AttemptResult::Responded { status, body }
             }
         };
+        if matches!(result, AttemptResult::Responded { .. }) {
+            failpoint::hit("C7");
+        }
         failpoint::hit("C8");
         self.metrics.attempt(record.head.endpoint_id(), &result);
         Ended { ticket, result, took }
@@ -85,6 +88,10 @@ impl Sender {
 
     /// Makes a timeout longer than the partition's longest so far durable; `false` if it cannot be.
     async fn allow(&self, ticket: Ticket, timeout: Duration, lease: &Lease) -> bool {
+        let _turn = lease.raising.lock().await;
+        if timeout <= lease.max_timeout() {
+            return true;
+        }
         match owner_timeout_raise(&self.pool, ticket.partition, lease.epoch, timeout).await {
             Ok(true) => {
                 lease.allow(timeout);

@@ -53,10 +53,9 @@ impl Engine {
             let waits = slot.rows >= FEW
                 && rows < self.settings.settle_rows
                 && now < slot.began + self.settings.settle_linger;
-            if rows + asked == 0 && !renew || waits && !renew {
-                continue;
+            if renew || rows + asked > 0 && !waits {
+                self.begin_settle(index, now, boot);
             }
-            self.begin_settle(index, now, boot);
         }
     }
 

@@ -125,6 +125,8 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
         commands_round: Round::default(),
         position_round: Round::default(),
         gauges_round: Round::default(),
+        waiting_round: Round::default(),
+        server: None,
         endpoints_seen,
         back,
         ended,

@@ -1,6 +1,7 @@
 //! Deliver on real parts: records produced to a fresh topic, requests read by a scripted receiver.
 
-#![expect(clippy::disallowed_methods, reason = "tests use clocks freely")]
+#![expect(clippy::disallowed_methods, reason = "tests use clocks and tasks freely")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod owners;
 mod parking;

@@ -28,8 +28,8 @@ async fn an_unknown_is_held_until_a_person_says_what_happened() {
     let world = World::new().await;
     let endpoint = world.endpoint("/a", "hold").await;
     world.receiver.set_rules(vec![
-        Rule::always(Behaviour::Close).header("x-key", "lost").up_to_attempt(1),
-        Rule::always(Behaviour::status(504)).header("x-key", "gateway").up_to_attempt(1),
+        Rule::always(Behaviour::Close).header("x-key", "lost").times(1),
+        Rule::always(Behaviour::status(504)).header("x-key", "gateway").times(1),
     ]);
     let mut records = Vec::new();
     for key in ["lost", "gateway", "fine"] {

@@ -89,6 +89,10 @@ impl World {
 
     pub(crate) async fn on(url: &str, kafka: &str) -> Self {
         laneway_platform::service::install_crypto();
+        if std::env::var_os("RUST_LOG").is_some() {
+            let filter = tracing_subscriber::EnvFilter::from_default_env();
+            let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+        }
         let pool = Pool::connect(&url.into(), Options::new("test")).await.unwrap();
         migrate::control_migrate(&pool).await.unwrap();
         let topic = fresh_topic_name("deliver");

@@ -15,6 +15,9 @@ pub struct HealthView {
     pub read_at: Timestamp,
     /// Each with the time before which no probe is claimed.
     pub degraded: Vec<(EndpointId, Timestamp)>,
+    /// System identifier and timeline of the server that answered: another pair is another history (design section 1,
+    /// "Assumed").
+    pub server: (i64, i32),
 }
 
 /// Reads the view.
@@ -22,7 +25,8 @@ pub async fn health_read(pool: &Pool) -> Result<HealthView, Error> {
     const DOING: &str = "reading the health of endpoints";
     // The outer join gives one row with the clock even when all are healthy.
     let rows = sqlx::query(
-        "SELECT now() AS read_at, h.endpoint_id, h.probe_until FROM (SELECT 1) one \
+        "SELECT now() AS read_at, h.endpoint_id, h.probe_until, s.system_identifier, c.timeline_id \
+         FROM pg_control_system() s CROSS JOIN pg_control_checkpoint() c \
          LEFT JOIN laneway_control.endpoint_health h ON true",
     )
     .fetch_all(pool.inner())
@@ -31,11 +35,13 @@ pub async fn health_read(pool: &Pool) -> Result<HealthView, Error> {
     let mut view = HealthView::default();
     for row in rows {
         let read = || -> Result<_, sqlx::Error> {
-            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+            let server = (row.try_get(3)?, row.try_get(4)?);
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, server))
         };
-        let (read_at, endpoint, until): (_, Option<_>, Option<_>) =
+        let (read_at, endpoint, until, server): (_, Option<_>, Option<_>, _) =
             read().map_err(Error::doing(DOING))?;
         view.read_at = loaded(read_at);
+        view.server = server;
         if let (Some(endpoint), Some(until)) = (endpoint, until) {
             view.degraded.push((EndpointId::from_uuid(endpoint), loaded(until)));
         }

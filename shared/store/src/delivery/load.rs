@@ -8,6 +8,7 @@ use futures_util::TryStreamExt;
 use laneway_lane::{ParkedEvent, Partition, Position};
 use laneway_wire::{EndpointId, LaneId, Timestamp};
 use sqlx::Row;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Bytes of records in one load at most, but for the first record of it.
@@ -222,4 +223,51 @@ pub async fn parked_expired_load(
     let heads = rows.iter().map(parked_event).collect::<Result<Vec<_>, _>>()?;
     let more = heads.len() == limit as usize;
     Ok((heads, more))
+}
+
+/// Work of one endpoint that waits in the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// The endpoint.
+    pub endpoint: EndpointId,
+    /// Held unknowns.
+    pub unknowns: u32,
+    /// Age of the oldest of them.
+    pub unknown_age: Duration,
+    /// Age of a head, if it is the oldest of its partition.
+    pub head_age: Option<Duration>,
+}
+
+/// Held unknowns by endpoint, and the oldest head of each of `partitions`: for gauges. Cheap, whatever waits.
+pub async fn waiting_read(pool: &Pool, partitions: &[Partition]) -> Result<Vec<Waiting>, Error> {
+    const DOING: &str = "counting what waits";
+    let own: Vec<i32> = partitions.iter().map(|partition| partition.cast_signed()).collect();
+    let rows = sqlx::query(
+        "SELECT endpoint_id, count(*)::int AS unknowns, \
+           (extract(epoch FROM now() - min(unknown_since)) * 1000)::bigint AS unknown_ms, NULL::bigint AS head_ms \
+         FROM laneway_control.parked_lanes WHERE unknown AND partition = ANY($1) GROUP BY endpoint_id \
+         UNION ALL \
+         SELECT l.endpoint_id, 0, NULL, (extract(epoch FROM now() - l.head_held) * 1000)::bigint \
+         FROM unnest($1::int[]) own(partition) CROSS JOIN LATERAL (SELECT endpoint_id, head_held \
+           FROM laneway_control.parked_lanes l WHERE l.partition = own.partition AND NOT unknown \
+           ORDER BY head_held LIMIT 1) l",
+    )
+    .bind(&own)
+    .fetch_all(pool.inner())
+    .await
+    .map_err(Error::doing(DOING))?;
+    rows.iter()
+        .map(|row| {
+            let (unknown_ms, head_ms): (Option<i64>, Option<i64>) =
+                (row.try_get(2)?, row.try_get(3)?);
+            let age = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+            Ok(Waiting {
+                endpoint: EndpointId::from_uuid(row.try_get(0)?),
+                unknowns: super::value::uncount(row.try_get(1)?),
+                unknown_age: unknown_ms.map(age).unwrap_or_default(),
+                head_age: head_ms.map(age),
+            })
+        })
+        .collect::<Result<_, sqlx::Error>>()
+        .map_err(Error::doing(DOING))
 }

@@ -1,3 +1,5 @@
 //! The store on a real PostgreSQL.
 
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+
 mod delivery;

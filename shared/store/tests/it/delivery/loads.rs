@@ -5,6 +5,7 @@ use laneway_lane::{Position, SettleItem};
 use laneway_store::delivery::load::MAX_BYTES;
 use laneway_store::delivery::{
     commands_open, parked_due_load, parked_expired_load, parked_lanes_read, parked_page_load,
+    waiting_read,
 };
 use laneway_testkit::sql;
 use laneway_wire::{Record, Timestamp};
@@ -180,4 +181,20 @@ async fn a_command_comes_with_its_unknown_head_or_without() {
     assert_eq!(commands[0].partition, partition);
     let none = commands_open(&world.pool, &[], 10).await.unwrap();
     assert!(none.is_empty());
+}
+
+#[tokio::test]
+async fn held_unknowns_and_the_oldest_heads_are_counted() {
+    let world = World::new().await;
+    let records: Vec<_> = (0..3).map(|n| world.record(n, &format!("k{n}"))).collect();
+    world
+        .settle(&[
+            park_due(&records[0], 1, NOW, true),
+            park_due(&records[1], 2, NOW, true),
+            park(&records[2], 3),
+        ])
+        .await;
+    let waiting = waiting_read(&world.pool, &[0, 1]).await.unwrap();
+    assert_eq!(waiting.iter().map(|one| one.unknowns).collect::<Vec<_>>(), [2, 0]);
+    assert!(waiting[0].head_age.is_none() && waiting[1].head_age.is_some());
 }

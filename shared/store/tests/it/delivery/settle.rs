@@ -49,13 +49,13 @@ async fn every_kind_of_item_written_again_changes_nothing() {
     let world = World::new().await;
     let records: Vec<_> = (0..8).map(|n| world.record(n, &format!("user_{n}"))).collect();
     let follow = world.record(20, "user_0");
-    for n in 1..=3 {
+    for (n, record) in records.iter().enumerate().skip(1).take(3) {
         sql(
             &world.url,
             &format!(
                 "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, reason, actor) \
                  VALUES ('{}', '{}', '\\x00', 1, 'delivered', 'r{n}', 'a')",
-                world.tenant, records[n].head.delivery
+                world.tenant, record.head.delivery
             ),
         )
         .await
