@@ -121,8 +121,14 @@ impl<'a> Fields<'a> {
     /// A whole number within `range`; `null` is none.
     pub(crate) fn number(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
         let value = self.raw(name)?;
-        let number = self.typed::<Option<i64>>(name, value, "a whole number").flatten()?;
-        let within = u32::try_from(number).ok().filter(|number| range.contains(number));
+        // As in JSON Schema, 2.0 is a whole number; every number that a range can have is exact as a double.
+        let number = self.typed::<Option<f64>>(name, value, "a whole number").flatten()?;
+        if number.fract() != 0.0 {
+            self.errors.push(wrong_type(pointer(name), "a whole number"));
+            return None;
+        }
+        let bounds = f64::from(*range.start())..=f64::from(*range.end());
+        let within = bounds.contains(&number).then_some(number as u32);
         if within.is_none() {
             let (from, to) = range.into_inner();
             self.error(name, "out_of_range", format!("expected {from} to {to}"));

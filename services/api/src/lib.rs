@@ -17,6 +17,7 @@ mod app;
 mod body;
 mod config;
 mod cursor;
+mod error;
 mod idempotent;
 mod metrics;
 mod observe;
@@ -28,6 +29,7 @@ mod routes;
 mod serve;
 
 pub use config::{Api, Settings};
+pub use error::Error;
 pub use router::openapi_json;
 
 use app::App;
@@ -46,25 +48,6 @@ use tokio_util::sync::CancellationToken;
 const PROBE_PERIOD: Duration = Duration::from_secs(2);
 /// How long an answer counts; three periods.
 const PROBE_VALIDITY: Duration = Duration::from_secs(6);
-
-/// Why the API could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The database refuses, or is one that may not be used.
-    #[error("the control database cannot be used")]
-    Database(#[source] laneway_store::Error),
-    /// The public port cannot be opened.
-    #[error("cannot listen on {listen}")]
-    Listen {
-        /// The address.
-        listen: SocketAddr,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// The key of endpoint secrets is missing; validation reports it first.
-    #[error("secrets.key is not 32 bytes in base64")]
-    SecretsKey,
-}
 
 /// Runs the API until `context.shutdown`, then until the last request under way is answered.
 ///

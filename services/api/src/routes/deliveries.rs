@@ -86,9 +86,9 @@ pub(crate) struct Attempt {
     operation_id = "listDeliveries",
     params(
         ("project" = String, Path, description = "The project's id, `prj_…`"),
-        ("eventId" = String, Query, description = "The event's id, `evt_…`"),
+        ("eventId" = String, Query, description = "The event's id, `evt_…`", pattern = "^evt_[0-9A-Za-z]{22}$"),
         ("limit" = Option<u16>, Query, description = "Entries at most, 50 if it is left out", minimum = 1, maximum = 250),
-        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before")
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before", min_length = 1)
     ),
     responses(
         (status = 200, description = "One page", body = PageOf<Delivery>),
@@ -157,7 +157,7 @@ pub(crate) async fn get_delivery(
         ("project" = String, Path, description = "The project's id, `prj_…`"),
         ("id" = String, Path, description = "The delivery's id, `dlv_…`"),
         ("limit" = Option<u16>, Query, description = "Entries at most, 50 if it is left out", minimum = 1, maximum = 250),
-        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before")
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before", min_length = 1)
     ),
     responses(
         (status = 200, description = "One page", body = PageOf<Attempt>),

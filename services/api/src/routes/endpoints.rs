@@ -43,6 +43,7 @@ pub(crate) struct NewEndpoint {
     #[schema(format = Uri, max_length = 2048, example = "https://shop.example/webhooks")]
     url: String,
     /// What signs the requests (Standard Webhooks): `whsec_` and 24 to 64 bytes in base64. Made up if it is left out.
+    #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,87}={0,2}$")]
     secret: Option<String>,
     /// What an unknown outcome (a timeout, a connection cut after something was sent) means: send again with the
     /// same ids, ask an authority, or wait for a person.
@@ -120,7 +121,8 @@ pub(crate) struct CreatedEndpoint {
     operation_id = "createEndpoint",
     params(
         ("project" = String, Path, description = "The project's id, `prj_…`"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters")
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters",
+            min_length = 1, max_length = 255, pattern = "^[!#-~]([ !#-~]*[!#-~])?$")
     ),
     request_body = NewEndpoint,
     responses(
@@ -160,7 +162,7 @@ pub(crate) async fn create_endpoint(
     params(
         ("project" = String, Path, description = "The project's id, `prj_…`"),
         ("limit" = Option<u16>, Query, description = "Entries at most, 50 if it is left out", minimum = 1, maximum = 250),
-        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before")
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before", min_length = 1)
     ),
     responses(
         (status = 200, description = "One page", body = PageOf<Endpoint>),

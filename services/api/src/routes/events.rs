@@ -44,14 +44,24 @@ pub(crate) struct NewEvent {
     r#type: String,
     /// The user key: events of one key arrive at each endpoint in the order of their commits. At most 255 bytes, no
     /// control characters.
-    #[schema(min_length = 1, max_length = 255, example = "customer-42")]
+    #[schema(
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[^\\x00-\\x1f\\x7f]+$",
+        example = "customer-42"
+    )]
     key: Option<String>,
     /// Any JSON, at most 262,144 bytes; sent on byte for byte.
     #[schema(value_type = Value)]
     payload: Box<RawValue>,
     /// Names this event within the project: a second event with the same one is refused, whatever its
     /// `Idempotency-Key`. At most 255 bytes, no control characters.
-    #[schema(min_length = 1, max_length = 255, example = "order-1001-created")]
+    #[schema(
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[^\\x00-\\x1f\\x7f]+$",
+        example = "order-1001-created"
+    )]
     dedupe_key: Option<String>,
 }
 
@@ -74,7 +84,8 @@ pub(crate) struct AcceptedEvent {
     operation_id = "createEvent",
     params(
         ("project" = String, Path, description = "The project's id, `prj_…`"),
-        ("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters, new for each event"),
+        ("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters, new for each event",
+            min_length = 1, max_length = 255, pattern = "^[!#-~]([ !#-~]*[!#-~])?$"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context; the deliveries are in this trace")
     ),
     request_body = NewEvent,

@@ -37,7 +37,12 @@ pub(crate) struct NewSubscription {
     #[schema(example = "ep_02K7cS0QmsKsTMhhNhGpJ3")]
     endpoint_id: String,
     /// An event type, `prefix.*` for all types that begin with `prefix.`, or `*` for all.
-    #[schema(max_length = 255, example = "order.*")]
+    #[schema(
+        min_length = 1,
+        max_length = 255,
+        pattern = "^(\\*|[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*(\\.\\*)?)$",
+        example = "order.*"
+    )]
     event_type: String,
     /// Total order over all deliveries of the endpoint: not available in this version, `true` is refused.
     #[schema(default = false)]
@@ -69,7 +74,8 @@ pub(crate) struct Subscription {
     operation_id = "createSubscription",
     params(
         ("project" = String, Path, description = "The project's id, `prj_…`"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters")
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters",
+            min_length = 1, max_length = 255, pattern = "^[!#-~]([ !#-~]*[!#-~])?$")
     ),
     request_body = NewSubscription,
     responses(
@@ -111,7 +117,7 @@ pub(crate) async fn create_subscription(
     params(
         ("project" = String, Path, description = "The project's id, `prj_…`"),
         ("limit" = Option<u16>, Query, description = "Entries at most, 50 if it is left out", minimum = 1, maximum = 250),
-        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before")
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before", min_length = 1)
     ),
     responses(
         (status = 200, description = "One page", body = PageOf<Subscription>),

@@ -173,7 +173,10 @@ async fn the_client_speaks_the_whole_api() {
     let subscription = client.subscription_create(&new).await.unwrap();
     assert_eq!(client.subscription_get(subscription.id).await.unwrap(), subscription);
     assert_eq!(client.subscriptions_list(None).await.unwrap().data, [subscription]);
-    assert_eq!(client.endpoints_list(None).await.unwrap().data, [read.clone()]);
+    assert_eq!(
+        client.endpoints_list(None).await.unwrap().data.as_slice(),
+        std::slice::from_ref(&read)
+    );
     let payload = RawValue::from_string("{\"n\": 1.0}".into()).unwrap();
     let event =
         NewEvent { r#type: "order.created", key: Some("u"), payload: &payload, dedupe_key: None };
