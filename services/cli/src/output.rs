@@ -40,7 +40,7 @@ impl Output {
                 for row in &rows {
                     table.add_row(row.iter().map(text));
                 }
-                self.lines(&table)
+                self.lines(table)
             }
         }
     }
@@ -54,7 +54,7 @@ impl Output {
                 for (name, value) in &fields {
                     table.add_row([heading(name), text(value)]);
                 }
-                self.lines(&table)
+                self.lines(table)
             }
         }
     }
@@ -89,7 +89,10 @@ impl Output {
         let _ = writeln!(std::io::stderr().lock(), "{line}");
     }
 
-    fn lines(self, table: &Table) -> Result {
+    fn lines(self, mut table: Table) -> Result {
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
         let mut out = std::io::stdout().lock();
         for line in table.lines() {
             writeln!(out, "{}", line.trim_end())?;

@@ -20,11 +20,11 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// The port of the API, if nobody has it.
 const API_PORT: u16 = 8080;
 
-/// Adds the servers' addresses and the defaults to what is configured. A variable that is set stays.
+/// Puts the servers' addresses and the defaults behind what is configured.
 pub(super) fn apply(origins: &mut Origins, servers: &Servers) -> Result {
     let url = servers.database_url.as_str();
     let mut set = |name: &str, value: &str| {
-        origins.environment.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        origins.defaults.insert(name.to_owned(), value.to_owned());
     };
     for (name, value) in DEFAULTS {
         set(name, value);

@@ -4,7 +4,8 @@ use crate::args;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use laneway_platform::ExitCode;
-use laneway_platform::config::Origins;
+use laneway_platform::config::{Database, ExposeSecret, Kafka, Origins, Problems, Validate, load};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::{Output as Ended, Stdio};
 use tokio::process::Command;
@@ -25,6 +26,18 @@ pub(super) struct Servers {
     script: Option<PathBuf>,
 }
 
+/// What the configuration says about them; whether it is valid shows when the services read it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Given {
+    database: Database,
+    kafka: Kafka,
+}
+
+impl Validate for Given {
+    fn validate(&self, _problems: &mut Problems) {}
+}
+
 impl Servers {
     /// The configured servers; or those that `deploy/dev/stack run` or `make` gave to this process; or new ones.
     pub(super) async fn find_or_start(
@@ -32,11 +45,13 @@ impl Servers {
         origins: &Origins,
         output: Output,
     ) -> Result<Self> {
-        let given = |names: [&str; 2]| {
-            names.iter().find_map(|name| origins.environment.get(*name).cloned())
+        let given = load::<Given>(origins)?.settings;
+        let or_test = |value: &str, name: &str| match value {
+            "" => origins.environment.get(name).cloned(),
+            value => Some(value.to_owned()),
         };
-        let database = given(["LANEWAY_DATABASE__URL", "LANEWAY_TEST_DATABASE_URL"]);
-        let brokers = given(["LANEWAY_KAFKA__BROKERS", "LANEWAY_TEST_KAFKA"]);
+        let database = or_test(given.database.url.expose_secret(), "LANEWAY_TEST_DATABASE_URL");
+        let brokers = or_test(&given.kafka.brokers, "LANEWAY_TEST_KAFKA");
         if let (Some(database_url), Some(brokers)) = (database, brokers) {
             return Ok(Self { database_url, brokers, dir: args.dir.clone(), script: None });
         }

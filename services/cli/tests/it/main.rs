@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests spawn freely")]
 
 mod config;
+mod dev;
 mod emit;
 mod operator;
 mod service;

@@ -25,7 +25,9 @@ pub(super) fn variable(steps: &[Step]) -> String {
 
 /// Reads the file and the environment and merges them; what cannot be read is a problem and left out.
 pub(super) fn read(origins: &Origins, problems: &mut Vec<Problem>) -> Tree {
-    let mut layers = Config::builder();
+    let mut layers = Config::builder().add_source(variables(
+        origins.defaults.iter().map(|(name, value)| (indexed(name), value.clone())).collect(),
+    ));
     let name = origins.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
     if let Some(file) = &origins.file {
         let source = File::from(file.as_path());
@@ -52,12 +54,7 @@ pub(super) fn read(origins: &Origins, problems: &mut Vec<Problem>) -> Tree {
         .filter(|(name, _)| is_known(name, problems))
         .map(|(name, value)| (indexed(name), value.clone()))
         .collect();
-    // No `try_parsing`: a password of digits must stay a text; numbers are read where a number is wanted.
-    let environment = Environment::with_prefix("LANEWAY")
-        .prefix_separator("_")
-        .separator("__")
-        .source(Some(settings));
-    let merged = layers.add_source(environment).build();
+    let merged = layers.add_source(variables(settings)).build();
     let root = match merged {
         Ok(merged) => merged.cache,
         Err(error) => {
@@ -69,12 +66,17 @@ pub(super) fn read(origins: &Origins, problems: &mut Vec<Problem>) -> Tree {
             Value::new(None, ValueKind::Table(HashMap::new()))
         }
     };
-    let mut tree = Tree { root: Node::from_value(root, &name, &mut Vec::new()) };
+    let mut tree = Tree { root: Node::from_value(root, origins, &mut Vec::new()) };
     for section in tree.take_other_than(SECTIONS) {
         let origin = Origin::File(name.clone());
         problems.push(Problem { path: section, origin, message: "unknown section".to_owned() });
     }
     tree
+}
+
+/// No `try_parsing`: a password of digits must stay a text; numbers are read where a number is wanted.
+fn variables(settings: HashMap<String, String>) -> Environment {
+    Environment::with_prefix("LANEWAY").prefix_separator("_").separator("__").source(Some(settings))
 }
 
 /// Whether a variable's section exists; if not, that is a problem.

@@ -69,6 +69,9 @@ pub const OTHER_VARIABLES: &[&str] = &[
 /// Where a configuration comes from, beside the defaults in code.
 #[derive(Debug, Clone, Default)]
 pub struct Origins {
+    /// Defaults that go before those in code, by the names of their variables: for `laneway dev` and tests. The file
+    /// and the environment go before them.
+    pub defaults: BTreeMap<String, String>,
     /// The file, if there is one.
     pub file: Option<PathBuf>,
     /// Variables by their full names; those without the prefix `LANEWAY_` are ignored.
@@ -84,7 +87,7 @@ impl Origins {
         let file = file.or_else(|| {
             environment.get("LANEWAY_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
         });
-        Self { file, environment, unreadable }
+        Self { file, environment, unreadable, ..Self::default() }
     }
 
     /// A configuration written in code, for tests: `(variable, value)` pairs and nothing else.

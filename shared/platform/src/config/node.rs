@@ -1,5 +1,6 @@
 //! What the layers said before it becomes settings: a tree of texts and numbers in which each value knows its origin.
 
+use super::Origins;
 use super::problems::Origin;
 use config::{Value, ValueKind};
 use std::collections::BTreeMap;
@@ -147,13 +148,22 @@ impl Node {
         }
     }
 
-    /// Takes over what the `config` crate merged from `file` and the environment.
-    pub(super) fn from_value(value: Value, file: &str, steps: &mut Vec<Step>) -> Self {
+    /// Takes over what the `config` crate merged from `origins`.
+    pub(super) fn from_value(value: Value, origins: &Origins, steps: &mut Vec<Step>) -> Self {
         let origin = match value.origin() {
             None => Origin::Default,
-            Some(super::layers::ENVIRONMENT) => Origin::Variable(super::layers::variable(steps)),
+            Some(super::layers::ENVIRONMENT) => {
+                let name = super::layers::variable(steps);
+                match origins.environment.contains_key(&name) {
+                    true => Origin::Variable(name),
+                    false => Origin::Default,
+                }
+            }
             // The library's own name for the file is relative to the working directory.
-            Some(_) => Origin::File(file.to_owned()),
+            Some(_) => origins
+                .file
+                .as_ref()
+                .map_or(Origin::Default, |file| Origin::File(file.display().to_string())),
         };
         let kind = match value.kind {
             ValueKind::Nil => Kind::Nil,
@@ -169,7 +179,7 @@ impl Node {
                     .into_iter()
                     .map(|(key, value)| {
                         steps.push(Step::Key(key.clone()));
-                        let node = Self::from_value(value, file, steps);
+                        let node = Self::from_value(value, origins, steps);
                         steps.pop();
                         (key, node)
                     })
@@ -180,7 +190,7 @@ impl Node {
                     .enumerate()
                     .map(|(index, value)| {
                         steps.push(Step::Index(index));
-                        let node = Self::from_value(value, file, steps);
+                        let node = Self::from_value(value, origins, steps);
                         steps.pop();
                         (index, node)
                     })

@@ -88,6 +88,24 @@ fn the_environment_goes_before_the_file_and_the_file_before_the_defaults() {
 }
 
 #[test]
+fn defaults_of_the_caller_go_before_those_in_code_only() {
+    let file = TempFile::new("defaults.toml", "[relay]\nbatch = 50\n");
+    let mut origins = Origins { file: Some(file.0.clone()), ..Origins::of_pairs(good()) };
+    let defaults = [
+        ("LANEWAY_RELAY__BATCH", "1"),
+        ("LANEWAY_RELAY__LEASE", "3s"),
+        ("LANEWAY_KAFKA__BROKERS", "elsewhere:1"),
+    ];
+    origins.defaults =
+        defaults.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+    let loaded = load::<Everything>(&origins).unwrap();
+    assert_eq!(loaded.settings.relay.batch, 50);
+    assert_eq!(loaded.settings.relay.lease, Duration::from_secs(3));
+    assert_eq!(loaded.settings.kafka.brokers, "localhost:9092");
+    assert!(loaded.show().contains("\nlease = \"3s\"\n"), "{}", loaded.show());
+}
+
+#[test]
 fn yaml_is_read_too() {
     let text = "sources:\n  - name: shop\n    url: postgres://localhost/shop\n    tenants: all\n";
     let file = TempFile::new("layers.yaml", text);
