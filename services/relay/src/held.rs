@@ -12,8 +12,6 @@ use std::sync::Arc;
 
 /// Lanes in one round.
 const LANES: u32 = 256;
-/// Rows of one lane in one round: each waits for the acknowledgement of the one before.
-const PER_LANE: u32 = 16;
 
 /// What a round has published.
 #[derive(Debug, Default)]
@@ -30,13 +28,14 @@ pub(crate) enum RoundError {
     Publish(#[from] PublishError),
 }
 
-/// Publishes the next held rows of each lane whose turn has come; none if the topic was replaced meanwhile.
+/// Publishes the next held rows of each lane whose turn has come, as many of one lane as a page would: each waits for the
+/// acknowledgement of the one before; none if the topic was replaced meanwhile.
 pub(crate) async fn round(
     shard: &ShardTask,
     topic: &Arc<Topic>,
 ) -> Result<Option<Round>, RoundError> {
     let (pool, lease) = (&shard.shared.pool, &shard.lease);
-    let held = relay::held_sendable(pool, lease.shard, LANES, PER_LANE).await?;
+    let held = relay::held_sendable(pool, lease.shard, LANES, shard.shared.settings.waves).await?;
     if held.is_empty() {
         return Ok(Some(Round::default()));
     }

@@ -31,6 +31,8 @@ const ENTRY_AGE: Duration = Duration::from_secs(60);
 pub(crate) const REFRESH: Duration = Duration::from_secs(10);
 /// How long a shard that cannot go on waits for the topic to be replaced before it tries again.
 const TOPIC_WAIT: Duration = Duration::from_secs(2);
+/// Between two rounds over held rows while a long batch is read: a hot lane moves on and delays the others little.
+const HELD_WITHIN_BATCH: Duration = Duration::from_millis(200);
 /// Between two looks at held rows of which none could go.
 const HELD_PAUSE: Duration = Duration::from_secs(5);
 
@@ -102,6 +104,8 @@ struct Course {
     acks: Option<EntryAcks>,
     // Whether rows of the shard are held: then every page asks which of its lanes are.
     holds: bool,
+    // When held rows are looked at within a batch.
+    next_round: Duration,
     // Whether the present batch had rows.
     had_rows: bool,
 }
@@ -161,7 +165,8 @@ impl ShardTask {
         }
         relay::held_tenants_allow(&pool, &lease, self.shared.tenants_listed()).await?;
         let holds = relay::held_any(&pool, lease.shard).await?;
-        let mut course = Course { cursor, acks: None, holds, had_rows: true };
+        let mut course =
+            Course { cursor, acks: None, holds, next_round: Duration::ZERO, had_rows: true };
         loop {
             if let Some(stop) = self.batch(topic, &mut course).await? {
                 return Ok(stop);
@@ -207,8 +212,11 @@ impl ShardTask {
             page = next?;
             if !page.rows.is_empty() {
                 failpoint::hit("relay.between_pages");
-                if course.holds && self.held_round(topic, course).await?.is_none() {
-                    return Ok(Some(Stop::Again));
+                if course.holds && clock::monotonic() >= course.next_round {
+                    if self.held_round(topic, course).await?.is_none() {
+                        return Ok(Some(Stop::Again));
+                    }
+                    course.next_round = clock::monotonic() + HELD_WITHIN_BATCH;
                 }
             }
         }

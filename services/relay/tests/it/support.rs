@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// One database that is control and source in one, and one topic.
 pub(crate) struct World {
@@ -161,6 +161,7 @@ pub(crate) struct Log {
     consumer: Consumer,
     events: laneway_bus::Events,
     pub(crate) records: Vec<(i32, i64, Record)>,
+    seen: BTreeSet<(i64, EndpointId)>,
 }
 
 impl Log {
@@ -169,7 +170,7 @@ impl Log {
         let mut settings = ConsumerSettings::new(&fresh_topic_name("reader"), topic);
         settings.session_timeout = Duration::from_secs(6);
         let (consumer, events) = Consumer::start(&Connection::plaintext(kafka), settings).unwrap();
-        Self { consumer, events, records: Vec::new() }
+        Self { consumer, events, records: Vec::new(), seen: BTreeSet::new() }
     }
 
     /// Reads until `enough` is true.
@@ -194,6 +195,7 @@ impl Log {
                 for raw in records {
                     let record = Record::decode(&raw.value).unwrap();
                     assert_eq!(raw.key.as_ref(), record.head.lane().as_bytes());
+                    self.seen.insert((record.head.row, record.head.endpoint_id()));
                     self.records.push((raw.partition, raw.offset, record));
                 }
             }
@@ -204,11 +206,8 @@ impl Log {
     }
 
     /// The (row, endpoint) pairs seen.
-    pub(crate) fn pairs(&self) -> BTreeSet<(i64, EndpointId)> {
-        self.records
-            .iter()
-            .map(|(_, _, record)| (record.head.row, record.head.endpoint_id()))
-            .collect()
+    pub(crate) fn pairs(&self) -> &BTreeSet<(i64, EndpointId)> {
+        &self.seen
     }
 
     /// Reads until every pair of `rows` and `endpoints` was seen.
