@@ -99,3 +99,41 @@ async fn api_keys_are_stored_as_hashes_and_their_use_is_noted() {
     sql(&api.database, "UPDATE laneway_control.api_keys SET expires_at = now()").await.unwrap();
     assert_eq!(api.get(&tenant, "endpoints").await.status, 401);
 }
+
+#[tokio::test]
+async fn projects_and_keys_are_listed_without_what_is_secret() {
+    use laneway_store::keys::{Scope, key_create, key_revoke, key_verify, keys_list};
+    use laneway_store::projects::{project_create, projects_list};
+    use std::time::Duration;
+    let api = Api::start().await;
+    let mut made = Vec::new();
+    for name in ["a", "b", "c"] {
+        made.push(project_create(&api.pool, name).await.unwrap());
+    }
+    let first = projects_list(&api.pool, None, 2).await.unwrap();
+    let rest = projects_list(&api.pool, Some(first[1].id), 2).await.unwrap();
+    assert_eq!((first, rest), (made[..2].to_vec(), made[2..].to_vec()));
+    assert!(project_create(&api.pool, "").await.unwrap_err().is_check_violation());
+
+    let tenant = made[0].id;
+    let scopes = [Scope::EventsWrite, Scope::DeliveriesRead];
+    let hour = Some(Duration::from_secs(3_600));
+    let issued = key_create(&api.pool, tenant, &scopes, hour).await.unwrap().unwrap();
+    assert!(key_create(&api.pool, tenant, &scopes, None).await.unwrap().is_some());
+    let stranger = "prj_0000000000000000000001".parse().unwrap();
+    assert!(key_create(&api.pool, stranger, &scopes, None).await.unwrap().is_none());
+    let caller = key_verify(&api.pool, &issued.text).await.unwrap().unwrap();
+    assert_eq!((caller.tenant, &caller.key_id), (tenant, &issued.key_id));
+    assert!(caller.has(Scope::EventsWrite) && !caller.has(Scope::EndpointsWrite));
+    let keys = keys_list(&api.pool, tenant, 10).await.unwrap();
+    assert_eq!(
+        (keys.len(), &keys[0].key_id, &keys[0].scopes[..]),
+        (2, &issued.key_id, &scopes[..])
+    );
+    assert!(issued.text.ends_with(&keys[0].last4) && keys[0].last_used_at.is_some());
+    assert!(keys[0].expires_at.is_some() && keys[0].revoked_at.is_none());
+    assert!(key_revoke(&api.pool, tenant, &issued.key_id).await.unwrap());
+    assert!(!key_revoke(&api.pool, tenant, &issued.key_id).await.unwrap());
+    assert_eq!(key_verify(&api.pool, &issued.text).await.unwrap(), None);
+    assert!(keys_list(&api.pool, tenant, 10).await.unwrap()[0].revoked_at.is_some());
+}
