@@ -3,3 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 mod delivery;
+mod migrations;
+mod source;
+mod topology;
