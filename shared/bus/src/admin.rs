@@ -24,6 +24,8 @@ use crate::{BusError, Connection};
 const STAMP: &str = "min.compaction.lag.ms";
 /// Kafka reads the stamp as a signed number that must not be negative.
 const STAMP_MASK: u64 = i64::MAX as u64;
+/// Looks until two in a row agree.
+const STEADY_TRIES: usize = 5;
 /// A question to the broker takes no longer.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -63,6 +65,10 @@ pub struct TopicDescription {
     /// Which life of the topic this is; `None` when the topic was made without [`Admin::create_topic`].
     pub incarnation: Option<Uuid>,
 }
+
+/// What a topic carries where the stamp belongs; none when it was made without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp(Option<u64>);
 
 /// Asks and changes topics. Cheap to clone; every call may take up to 10 s when the broker is away.
 #[derive(Clone)]
@@ -119,8 +125,24 @@ impl Admin {
     /// # Errors
     /// [`BusError::Topic`].
     pub async fn describe_topic(&self, topic: &str) -> Result<Option<TopicDescription>, BusError> {
-        let failed = |source| topic_error("describe", topic, source);
         // The settings are asked for first: this question never makes a topic, whatever the broker is set to.
+        let Some(mut before) = self.stamp(topic).await? else { return Ok(None) };
+        for _ in 0..STEADY_TRIES {
+            let Some(partitions) = self.partition_count(topic).await? else { return Ok(None) };
+            let Some(after) = self.stamp(topic).await? else { return Ok(None) };
+            // Two answers may be about two lives of the topic, and one about half of each.
+            if before == after {
+                let incarnation = after.0.map(|stamp| Uuid::from_u64_pair(0, stamp));
+                return Ok(Some(TopicDescription { partitions, incarnation }));
+            }
+            before = after;
+        }
+        Err(BusError::Answer("differently each time: the topic is being changed"))
+    }
+
+    /// The topic's stamp, if there is such a topic.
+    async fn stamp(&self, topic: &str) -> Result<Option<Stamp>, BusError> {
+        let failed = |source| topic_error("describe", topic, source);
         let resource = ResourceSpecifier::Topic(topic);
         let results =
             self.client.describe_configs([&resource], &options()).await.map_err(failed)?;
@@ -130,14 +152,9 @@ impl Admin {
             Some(Err(code)) => return Err(failed(KafkaError::AdminOp(code))),
             None => return Err(BusError::Answer("without a topic's settings")),
         };
-        let stamp = config
-            .get(STAMP)
-            .and_then(|entry| entry.value.as_deref())
-            .and_then(|value| value.parse::<u64>().ok())
-            .filter(|stamp| *stamp != 0);
-        let Some(partitions) = self.partition_count(topic).await? else { return Ok(None) };
-        let incarnation = stamp.map(|stamp| Uuid::from_u64_pair(0, stamp));
-        Ok(Some(TopicDescription { partitions, incarnation }))
+        let value = config.get(STAMP).and_then(|entry| entry.value.as_deref());
+        let stamp = value.and_then(|value| value.parse().ok()).filter(|stamp| *stamp != 0);
+        Ok(Some(Stamp(stamp)))
     }
 
     async fn partition_count(&self, topic: &str) -> Result<Option<u32>, BusError> {

@@ -115,7 +115,8 @@ pub enum Event {
         /// The position that was wanted next.
         wanted: i64,
     },
-    /// There is no such topic any more.
+    /// There is no such topic (any more): wait, or make it. Told at least once each time; also while the client has
+    /// not heard yet of a topic that was just made.
     TopicGone,
     /// The topic was deleted and made again: positions of before mean nothing in it. Also after [`Event::TopicGone`].
     TopicChanged {
@@ -155,7 +156,8 @@ pub enum Command {
         /// Offset of the next record wanted.
         offset: i64,
     },
-    /// Give up everything ([`Event::Revoked`] comes first) and end.
+    /// Give up everything ([`Event::Revoked`] comes first) and end. With a static membership Kafka keeps the
+    /// partitions for this name until the session ends.
     Leave,
 }
 

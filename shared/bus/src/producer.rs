@@ -48,7 +48,6 @@ impl Default for ProducerSettings {
 
 /// Between two tries to enqueue when the byte bound is reached.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
-/// On drop, records that are still under way are not waited for: the cursor decides what is sent again.
 const CONFIG: [(&str, &str); 6] = [
     ("enable.idempotence", "true"),
     ("acks", "all"),
@@ -114,7 +113,8 @@ impl Future for Pending {
     }
 }
 
-/// Writes records to one topic. Cheap to clone; has a thread of its own.
+/// Writes records to one topic. Cheap to clone; has a thread of its own. The end of the last clone purges and may
+/// block its thread for half a second.
 #[derive(Clone)]
 pub struct Producer {
     topic: Arc<str>,
