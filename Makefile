@@ -29,7 +29,7 @@ dev: setup ## PostgreSQL, Kafka and all services until Ctrl-C, with a first proj
 
 test: setup ## everything that must hold, on real servers that it starts and stops
 	@echo "test: building" >&2
-	@$(CARGO) build --locked -p laneway --bin laneway
+	@# Builds the laneway binary too, which the system tests start: its package has integration tests.
 	@$(CARGO) test --locked --workspace --no-run
 	@$(STACK) run .laneway/test -- $(CARGO) test --locked --workspace --no-fail-fast
 
