@@ -9,7 +9,7 @@ use laneway_store::delivery::EndpointRow;
 use laneway_store::endpoints::endpoint_secret_open;
 use laneway_store::secrets::SecretsKey;
 use laneway_wire::{EndpointId, TenantId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ struct Known {
 
 pub(crate) struct Endpoints {
     known: HashMap<EndpointId, Known>,
+    /// What the core was ever told of: it has to hear of changes even of what is forgotten here.
+    told: HashSet<EndpointId>,
     key: Arc<SecretsKey>,
     max: usize,
     turn: u64,
@@ -38,11 +40,16 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     pub(crate) fn new(key: Arc<SecretsKey>, max: usize) -> Self {
-        Self { known: HashMap::new(), key, max, turn: 0 }
+        Self { known: HashMap::new(), told: HashSet::new(), key, max, turn: 0 }
     }
 
     pub(crate) fn has(&self, id: EndpointId) -> bool {
         self.known.contains_key(&id)
+    }
+
+    /// Whether the core knows of it.
+    pub(crate) fn is_told(&self, id: EndpointId) -> bool {
+        self.told.contains(&id)
     }
 
     /// Whether a record that names this tenant may speak of this endpoint.
@@ -66,6 +73,7 @@ impl Endpoints {
                 continue;
             }
             self.turn += 1;
+            self.told.insert(row.id);
             news.push(Endpoint {
                 id: row.id,
                 tenant: row.tenant,
@@ -91,6 +99,7 @@ impl Endpoints {
         self.turn += 1;
         let known = Known { tenant: None, revision: 0, sendable: None, used: self.turn };
         self.known.insert(id, known);
+        self.told.insert(id);
         self.shrink();
         Endpoint {
             id,

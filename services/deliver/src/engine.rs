@@ -57,7 +57,10 @@ pub(crate) enum Back {
     Loaded(Input),
     Claimed(Claimed),
     /// The view, or none if it could not be read.
-    Health(Option<HealthView>),
+    Health {
+        view: Option<HealthView>,
+        took: Duration,
+    },
     /// Changed endpoints and the database's clock, or none.
     Endpoints(Option<(Timestamp, Vec<EndpointRow>)>),
     /// One endpoint that had been forgotten.
@@ -118,8 +121,8 @@ pub(crate) struct Engine {
     pub(crate) revoking: bool,
     pub(crate) leaving: bool,
     pub(crate) probes: HashMap<EndpointId, u64>,
-    /// Commands handed to the core, with the time (monotonic) when they may be handed in again.
-    pub(crate) commands: HashMap<CommandId, Duration>,
+    /// Commands handed to the core: of which partition, and when (monotonic) they may be handed in again.
+    pub(crate) commands: HashMap<CommandId, (Partition, Duration)>,
     pub(crate) health_round: Round,
     pub(crate) endpoints_round: Round,
     pub(crate) commands_round: Round,
@@ -306,7 +309,7 @@ impl Engine {
                     claimed.input(|partition| parts.get(&partition).map(|part| part.lease.epoch));
                 self.input(input);
             }
-            Back::Health(view) => self.health_view(view),
+            Back::Health { view, took } => self.health_view(view, took),
             Back::Endpoints(changed) => self.endpoints_changed(changed),
             Back::Endpoint(rows) => self.tell_endpoints(rows),
             Back::Commands(commands) => self.take_commands(commands),

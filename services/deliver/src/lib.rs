@@ -35,6 +35,7 @@ mod rounds;
 mod send;
 mod settle;
 mod slots;
+mod spans;
 mod start;
 
 pub use config::{Deliver, Settings};

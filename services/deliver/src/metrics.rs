@@ -80,7 +80,7 @@ pub(crate) struct Metrics {
     pub(crate) stale_settles: Counter,
     pub(crate) lease_lost: Counter,
     pub(crate) generations: Counter,
-    pub(crate) duplicates: Counter,
+    duplicates: Counter,
     pub(crate) settle_retries: Counter,
     pub(crate) group_rows: Histogram,
     pub(crate) group_seconds: Histogram,
@@ -88,7 +88,8 @@ pub(crate) struct Metrics {
     degraded: Gauge,
     in_flight: Gauge,
     open: Gauge,
-    seen_duplicates: Mutex<u64>,
+    stale_inputs: Counter,
+    seen: Mutex<(u64, u64)>,
 }
 
 impl Metrics {
@@ -165,7 +166,7 @@ impl Metrics {
             ),
             stale_settles: r.register(
                 "laneway_stale_settles_total",
-                "Items of settle groups that a fence refused",
+                "Items of settle groups that came too late: refused by a fence, or dropped with their lease",
                 Counter::default(),
             ),
             lease_lost: r.register(
@@ -218,7 +219,12 @@ impl Metrics {
                 "Records taken in and not complete",
                 Gauge::default(),
             ),
-            seen_duplicates: Mutex::default(),
+            stale_inputs: r.register(
+                "laneway_stale_inputs_total",
+                "Results and answers that came for an ownership that was over",
+                Counter::default(),
+            ),
+            seen: Mutex::default(),
         }
     }
 
@@ -316,9 +322,10 @@ impl Metrics {
         self.degraded.set(i64::try_from(gauges.endpoints_degraded).unwrap_or(i64::MAX));
         self.in_flight.set(i64::from(gauges.in_flight));
         self.open.set(i64::try_from(gauges.open_events).unwrap_or(i64::MAX));
-        let mut seen = self.seen_duplicates.lock().unwrap_or_else(PoisonError::into_inner);
-        self.duplicates.inc_by(gauges.duplicates.saturating_sub(*seen));
-        *seen = gauges.duplicates;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.duplicates.inc_by(gauges.duplicates.saturating_sub(seen.0));
+        self.stale_inputs.inc_by(gauges.stale_inputs.saturating_sub(seen.1));
+        *seen = (gauges.duplicates, gauges.stale_inputs);
     }
 
     /// What was found to wait in the database.

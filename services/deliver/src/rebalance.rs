@@ -237,6 +237,8 @@ impl Engine {
     pub(crate) fn forget(&mut self, partition: Partition) {
         if let Some(part) = self.parts.remove(&partition) {
             part.lease.end();
+            self.commands.retain(|_, (of, _)| *of != partition);
+            self.metrics.stale_settles.inc_by(part.queue.len() as u64);
             self.input(Input::Lost { partition });
         }
         self.begin_take(partition);

@@ -26,6 +26,8 @@ const POSITIONS_EVERY: Duration = Duration::from_secs(5);
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 /// Waiting work is counted in the database, so less often.
 const WAITING_EVERY: Duration = Duration::from_secs(10);
+/// An answer within this sets the clock.
+const QUICK: Duration = Duration::from_millis(250);
 /// A look that takes longer hangs.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -37,8 +39,10 @@ impl Engine {
         if self.health_round.begin(now, health::REFRESH) {
             let (pool, back) = (self.pool.clone(), self.back.clone());
             task::spawn("health", async move {
+                let asked = clock::monotonic();
                 let view = limited("health", health_read(&pool)).await;
-                let _ = back.send(Back::Health(view)).await;
+                let took = clock::monotonic().saturating_sub(asked);
+                let _ = back.send(Back::Health { view, took }).await;
             });
         }
         if self.endpoints_round.begin(now, ENDPOINTS_EVERY) {
@@ -111,10 +115,13 @@ impl Engine {
         }
     }
 
-    pub(crate) fn health_view(&mut self, view: Option<HealthView>) {
+    pub(crate) fn health_view(&mut self, view: Option<HealthView>, took: Duration) {
         self.health_round.under_way = false;
         if let Some(HealthView { read_at, degraded, server }) = view {
-            self.clock.correct(read_at);
+            // An answer that was long on its way tells an old time.
+            if took < QUICK {
+                self.clock.correct(read_at);
+            }
             if *self.server.get_or_insert(server) != server {
                 self.server = Some(server);
                 self.other_server();
@@ -145,7 +152,7 @@ impl Engine {
         self.endpoints_round.under_way = false;
         if let Some((now, mut rows)) = changed {
             self.endpoints_seen = now;
-            rows.retain(|row| self.endpoints.has(row.id));
+            rows.retain(|row| self.endpoints.is_told(row.id));
             self.tell_endpoints(rows);
         }
     }
@@ -160,14 +167,14 @@ impl Engine {
     pub(crate) fn take_commands(&mut self, commands: Vec<OpenCommand>) {
         self.commands_round.under_way = false;
         let now = clock::monotonic();
-        self.commands.retain(|_, again| *again > now);
+        self.commands.retain(|_, (_, again)| *again > now);
         for OpenCommand { command, partition, lane, verdict, head } in commands {
             let Some(part) = self.parts.get(&partition) else { continue };
             if part.drain != Drain::No || self.commands.contains_key(&command) {
                 continue;
             }
             let epoch = part.lease.epoch;
-            self.commands.insert(command, now + COMMAND_AGAIN);
+            self.commands.insert(command, (partition, now + COMMAND_AGAIN));
             self.input(Input::Command { partition, epoch, command, lane, head, verdict });
         }
     }

@@ -5,6 +5,7 @@
 use crate::endpoints::Sendable;
 use crate::lease::Lease;
 use crate::metrics::Metrics;
+use crate::spans::Attempt;
 use laneway_courier::{Courier, Outgoing, SendResult};
 use laneway_lane::{AttemptResult, OnUnknown, Ticket};
 use laneway_platform::clock::{self, DbClock};
@@ -14,6 +15,7 @@ use laneway_store::delivery::owner_timeout_raise;
 use laneway_wire::Record;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::Instrument;
 
 /// What requests share.
 #[derive(Clone)]
@@ -64,9 +66,11 @@ impl Sender {
             sequence: 0,
             signed_at: clock::wall(),
         };
+        let spans = Attempt::begin(&record, ticket);
+        let sending = self.courier.send(&sendable.target, outgoing, timeout);
         let sent = tokio::select! {
             biased;
-            sent = self.courier.send(&sendable.target, outgoing, timeout) => Some(sent),
+            sent = sending.instrument(spans.request.clone()) => Some(sent),
             () = lease.cut.cancelled() => None,
         };
         let took = clock::monotonic().saturating_sub(began);
@@ -78,6 +82,7 @@ impl Sender {
                 AttemptResult::Responded { status, body }
             }
         };
+        spans.end(&result);
         if matches!(result, AttemptResult::Responded { .. }) {
             failpoint::hit("C7");
         }

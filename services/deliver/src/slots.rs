@@ -146,6 +146,7 @@ impl Engine {
             }
             None => {
                 // The lease ended; what was to be written is written by the next owner.
+                self.metrics.stale_settles.inc_by(items as u64);
                 self.forget(partition);
                 return;
             }

@@ -58,8 +58,9 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
     else {
         return Ok(());
     };
-    let _partitions =
-        task::spawn("inbox", make_inbox_partitions(pool.clone(), ctx.shutdown.clone()));
+    // First of all: a day whose ids got into the DEFAULT partition keeps them there.
+    let again = partitions_made(&pool).await;
+    task::spawn("inbox", keep_inbox_partitions(pool.clone(), again, ctx.shutdown.clone()));
 
     let key = settings.secrets.key_bytes().ok_or(Error::Setting("secrets.key"))?;
     let key = Arc::new(SecretsKey::new(&settings.secrets.key_id, key));
@@ -169,22 +170,26 @@ async fn ensure_topology(
     }
 }
 
-async fn make_inbox_partitions(pool: Pool, shutdown: CancellationToken) {
+/// Makes what partitions the inbox lacks; gives how long that is good for.
+async fn partitions_made(pool: &Pool) -> Duration {
+    match inbox_partitions_make(pool).await {
+        Ok(0) => PARTITIONS_EVERY,
+        Ok(made) => {
+            tracing::info!(made, "partitions of the inbox made");
+            PARTITIONS_EVERY
+        }
+        Err(error) => {
+            tracing::warn!(error = %Chain(&error), "partitions of the inbox not made yet");
+            PARTITIONS_AGAIN
+        }
+    }
+}
+
+async fn keep_inbox_partitions(pool: Pool, mut pause: Duration, shutdown: CancellationToken) {
     loop {
-        let pause = match inbox_partitions_make(&pool).await {
-            Ok(0) => PARTITIONS_EVERY,
-            Ok(made) => {
-                tracing::info!(made, "partitions of the inbox made");
-                PARTITIONS_EVERY
-            }
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "partitions of the inbox not made yet");
-                PARTITIONS_AGAIN
-            }
-        };
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause) => pause = partitions_made(&pool).await,
         }
     }
 }

@@ -9,7 +9,7 @@ const OWNED: &str = "SELECT count(*)::text FROM laneway_control.partition_owners
 /// P1, P2, P5, I3: a restart replays the window, and attempts go on where they were recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_owner_is_replaced_and_attempts_go_on_from_the_recorded_ones() {
-    let world = World::new().await;
+    let world = World::with_short_lease().await;
     let endpoint = world.endpoint("/a", "resend").await;
     world.receiver.set_rules(vec![Rule::always(Behaviour::status(503)).header("x-key", "bad")]);
     let mut records = vec![world.record(endpoint, "bad"), world.record(endpoint, "bad")];
@@ -17,8 +17,8 @@ async fn a_killed_owner_is_replaced_and_attempts_go_on_from_the_recorded_ones() 
     let first = world.start("one");
     world.produce(&records).await;
     world.wait_settled(200).await;
-    let attempts = "SELECT max(number)::text FROM laneway_control.attempts";
-    world.wait_value(attempts, "2").await;
+    let attempts = "SELECT (max(number) >= 2)::text FROM laneway_control.attempts";
+    world.wait_value(attempts, "true").await;
     let before = world.requests().len();
     let killed = Instant::now();
     first.kill();
@@ -32,7 +32,7 @@ async fn a_killed_owner_is_replaced_and_attempts_go_on_from_the_recorded_ones() 
     world.check_order(&records);
     let tries: Vec<_> = world.requests_of(&records[0]).iter().map(|e| e.attempt.unwrap()).collect();
     assert!(tries.is_sorted() && *tries.last().unwrap() >= 3, "{tries:?}");
-    // Whatever else was sent after the kill are the lane's own two.
+    // What was sent after the kill is the lane's own two, once more each at most.
     let after = world.requests().split_off(before);
     assert!(after.len() <= 4, "{}", after.len());
 }
@@ -60,7 +60,7 @@ async fn a_stopped_owner_is_followed_at_once_and_nothing_is_repeated() {
 /// P13, I10: an owner that another one has replaced writes nothing more and counts it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fenced_owner_drops_everything_and_counts_it() {
-    let world = World::new().await;
+    let world = World::with_short_lease().await;
     let endpoint = world.endpoint("/a", "resend").await;
     let first = world.start("one");
     let records: Vec<_> = (0..20).map(|n| world.record(endpoint, &format!("u{n}"))).collect();
@@ -110,7 +110,8 @@ async fn two_instances_share_the_partitions_and_hand_them_over_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_crashes_costs_no_delivery() {
     let stack = Stack::private_postgres().await.unwrap();
-    let world = World::on(&stack.fresh_database().await, stack.kafka()).await;
+    let mut world = World::on(&stack.fresh_database().await, stack.kafka()).await;
+    world.settings.deliver.lease = 3 * S;
     let endpoint = world.endpoint("/a", "resend").await;
     let records: Vec<_> =
         (0..600).map(|n| world.record(endpoint, &format!("u{}", n % 60))).collect();
@@ -173,5 +174,8 @@ async fn a_topic_that_was_made_again_begins_a_generation_and_loses_nothing() {
     world.wait_settled(60).await;
     world.check_order(&records);
     assert_eq!(world.requests().len(), 60, "what was settled is not sent again");
-    assert!(deliver.metric("laneway_generation_changes_total") >= 1.0);
+    let position = "SELECT sum(next_offset)::text FROM laneway_control.partition_owners \
+                    WHERE generation = 2";
+    world.wait_value(position, "60").await;
+    deliver.stop().await;
 }

@@ -60,7 +60,7 @@ async fn an_unknown_is_held_until_a_person_says_what_happened() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_intent_without_outcome_is_an_unknown_for_the_next_owner() {
-    let world = World::new().await;
+    let world = World::with_short_lease().await;
     let endpoint = world.endpoint("/a", "hold").await;
     world.receiver.set_rules(vec![Rule::always(Behaviour::Hang)]);
     let records = [world.record(endpoint, "k"), world.record(endpoint, "k")];

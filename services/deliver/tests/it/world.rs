@@ -87,6 +87,13 @@ impl World {
         Self::on(&stack.fresh_database().await, stack.kafka()).await
     }
 
+    /// With the lease of development.
+    pub(crate) async fn with_short_lease() -> Self {
+        let mut world = Self::new().await;
+        world.settings.deliver.lease = 3 * S;
+        world
+    }
+
     pub(crate) async fn on(url: &str, kafka: &str) -> Self {
         laneway_platform::service::install_crypto();
         if std::env::var_os("RUST_LOG").is_some() {
@@ -115,7 +122,8 @@ impl World {
         settings.courier.address.allowed = vec!["127.0.0.0/8".parse().unwrap()];
         settings.deliver = Deliver {
             group: topic.clone(),
-            lease: 3 * S,
+            // Long, so that a busy machine costs no ownership; tests of take-overs set their own.
+            lease: 10 * S,
             drain_limit: 5 * S,
             ..Deliver::default()
         };
