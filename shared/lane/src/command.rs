@@ -26,7 +26,8 @@ impl Part {
         else {
             return self.refuse(given, fx);
         };
-        if self.releasing.contains_key(&given.lane) {
+        let decided = self.is_decided(head.record.head.delivery_id(), head.attempts);
+        if decided || self.releasing.contains_key(&given.lane) {
             return self.refuse(given, fx);
         }
         let found = self.lanes.find(given.lane);
@@ -55,6 +56,7 @@ impl Part {
                 };
                 self.commands.insert(given.command);
                 self.releasing.insert(given.lane, head.record.head.delivery_id());
+                self.decide(head.record.head.delivery_id(), head.attempts);
                 let what = What::Release { id: given.lane, due, command: given.command };
                 self.settle(what, item, fx);
             }

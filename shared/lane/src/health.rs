@@ -8,6 +8,7 @@ use crate::input::{EndpointState, Epoch, OnUnknown, ParkedEvent, Partition};
 use crate::judge::CLAIM_GRACE;
 use crate::lanes::Phase;
 use crate::partition::Part;
+use crate::schedule;
 use crate::shared::{Effects, Shared};
 use laneway_wire::{EndpointId, Timestamp};
 use std::collections::BTreeMap;
@@ -144,10 +145,15 @@ impl Part {
         let lane = self.lanes.at(index);
         let ep = lane.ep;
         let hold = sh.endpoints.get(ep).on_unknown != OnUnknown::Resend;
-        let unsendable = lane
-            .head
-            .as_ref()
-            .is_none_or(|head| head.settled || head.unknown || (head.open_intent && hold));
+        // A probe is exempt from the backoff, not from the time in which the last request may still travel (P1): a
+        // failed head is due one step after that.
+        let unsendable = lane.head.as_ref().is_none_or(|head| {
+            let clear = match head.attempts {
+                0 => head.due.min(sh.now),
+                n => head.due - schedule::step(&sh.limits, head.delivery, n),
+            };
+            head.settled || head.unknown || (head.open_intent && hold) || clear > sh.now
+        });
         if unsendable {
             self.rouse(sh, index, fx);
             return false;

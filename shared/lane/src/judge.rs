@@ -287,6 +287,9 @@ impl Part {
         let (id, parked) = (lane.id, lane.parked);
         lane.phase = Phase::Settling { leaving: last };
         let Outcome { event, outcome, attempts, attempt, status, took, command } = outcome;
+        if event.unknown {
+            self.decide(event.delivery, event.attempts);
+        }
         let offset = event.logged.then_some(event.position.offset);
         if !event.logged {
             sh.loaded_bytes -= event.bytes();

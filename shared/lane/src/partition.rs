@@ -114,6 +114,9 @@ pub(crate) struct Local {
     pub(crate) due: Due,
 }
 
+/// Decided unknowns remembered at a time: far more than a head that was read can stay under way for.
+const MOST_DECIDED: usize = 4_096;
+
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) id: Partition,
@@ -136,6 +139,9 @@ pub(crate) struct Part {
     pub(crate) commands: BTreeSet<CommandId>,
     /// Held unknowns whose release is queued.
     pub(crate) releasing: BTreeMap<LaneId, DeliveryId>,
+    /// Unknowns that were decided, with the attempts that they had then, and in which order.
+    decided: Map<DeliveryId, u32>,
+    decided_order: VecDeque<DeliveryId>,
     pub(crate) expiry: Expiry,
     /// Open offsets below this were looked at for holding the position back.
     pub(crate) relieved_to: i64,
@@ -161,10 +167,30 @@ impl Part {
             deferred: Vec::new(),
             commands: BTreeSet::new(),
             releasing: BTreeMap::new(),
+            decided: Map::default(),
+            decided_order: VecDeque::new(),
             expiry: Expiry::default(),
             relieved_to: next_offset,
             relief_set: false,
         }
+    }
+
+    /// Remembers that a held unknown with so many attempts was decided. A command's head is read outside the settle
+    /// queue, so a word on it can come after that and must not be applied to what the delivery is by then (P5, P6).
+    pub(crate) fn decide(&mut self, delivery: DeliveryId, attempts: u32) {
+        if self.decided.insert(delivery, attempts).is_none() {
+            self.decided_order.push_back(delivery);
+        }
+        if self.decided_order.len() > MOST_DECIDED
+            && let Some(oldest) = self.decided_order.pop_front()
+        {
+            self.decided.remove(&oldest);
+        }
+    }
+
+    /// Whether an unknown that was read with so many attempts is decided already.
+    pub(crate) fn is_decided(&self, delivery: DeliveryId, attempts: u32) -> bool {
+        self.decided.get(&delivery).is_some_and(|decided| attempts <= *decided)
     }
 
     /// New work may begin.

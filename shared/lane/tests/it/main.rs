@@ -1,5 +1,7 @@
 //! The core against a tiny model of the world around it: rules one by one, and random schedules.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
 mod database;
 mod properties;
 mod rules;

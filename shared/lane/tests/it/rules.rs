@@ -315,6 +315,24 @@ fn an_unknown_of_a_hold_endpoint_waits_for_a_word() {
     }
 }
 
+/// Seen in the simulator: a probe of another owner went out beside a request that had been cut and could still travel.
+#[test]
+fn a_probe_does_not_go_out_while_the_last_request_may_still_travel() {
+    let mut world = world(Limits { live_retry: Duration::ZERO, ..roomy() });
+    let delivery = world.publish(0, "k", 0);
+    world.pump();
+    let index = world.under_way(delivery).unwrap();
+    let clear_at = world.now + 5 * SECOND;
+    world.answer(index, AttemptResult::Unknown { class: "cut", clear_at });
+    world.db.health.insert(endpoint_id(0), world.now);
+    world.view();
+    world.pump();
+    world.pass(SECOND * 49 / 10);
+    assert_eq!(world.sent(), [delivery]);
+    world.pass(3 * SECOND);
+    assert_eq!(world.sent(), [delivery, delivery]);
+}
+
 #[test]
 fn a_word_that_comes_before_the_core_knows_of_the_unknown_waits_for_it() {
     let mut world = world(roomy());
@@ -329,6 +347,29 @@ fn a_word_that_comes_before_the_core_knows_of_the_unknown_waits_for_it() {
     world.pump();
     assert_eq!(world.db.commands_done[&command], "delivered");
     world.check_end();
+}
+
+/// Seen by the simulator: the second release took the intent of the repeat away while it was queued (P5, P6, I16).
+#[test]
+fn a_word_that_was_read_before_another_was_durable_is_refused() {
+    for late in [Verdict::Delivered, Verdict::NotApplied] {
+        let mut world = world(roomy());
+        let first = world.publish(HOLD, "k", 0);
+        world.pump();
+        unknown_of(&mut world, first);
+        let lane = World::lane(HOLD, "k");
+        let read = world.db.unknown_head(lane);
+        let command = world.command(lane, Verdict::NotApplied);
+        world.commit(World::partition_of(lane), 10);
+        assert_eq!(world.db.commands_done[&command], "released");
+        let late = world.command_on(lane, read, late);
+        world.pump();
+        assert_eq!(world.db.commands_done[&late], "not_unknown");
+        world.pass(2 * SECOND);
+        assert_eq!(world.sent(), [first, first]);
+        world.drain();
+        world.check_end();
+    }
 }
 
 #[test]

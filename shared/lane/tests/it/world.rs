@@ -485,6 +485,17 @@ impl World {
 
     /// An operator's word.
     pub(crate) fn command(&mut self, lane: LaneId, verdict: Verdict) -> CommandId {
+        let head = self.db.unknown_head(lane);
+        self.command_on(lane, head, verdict)
+    }
+
+    /// An operator's word, with the head as it was read some time ago.
+    pub(crate) fn command_on(
+        &mut self,
+        lane: LaneId,
+        head: Option<ParkedEvent>,
+        verdict: Verdict,
+    ) -> CommandId {
         self.commands += 1;
         let partition = Self::partition_of(lane);
         let input = Input::Command {
@@ -492,7 +503,7 @@ impl World {
             epoch: self.owned[partition as usize].epoch,
             command: self.commands,
             lane,
-            head: self.db.unknown_head(lane),
+            head,
             verdict,
         };
         self.give(input);
