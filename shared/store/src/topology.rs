@@ -337,7 +337,7 @@ pub async fn marks_raise(
     // In the order of partitions: two processes raise the same rows.
     let rows = sqlx::query(
         "INSERT INTO laneway_control.topic_marks AS m (generation, partition, acked, low, low_at) \
-         SELECT $1, p, high, low, now() FROM unnest($2::int[], $3::bigint[], $4::bigint[]) AS a (p, low, high) \
+         SELECT $1, p, high, low, NULL FROM unnest($2::int[], $3::bigint[], $4::bigint[]) AS a (p, low, high) \
          ORDER BY p \
          ON CONFLICT (generation, partition) DO UPDATE SET acked = greatest(m.acked, excluded.acked), \
             low = CASE WHEN excluded.low > m.acked THEN m.low \
