@@ -4,7 +4,7 @@ use crate::engine::{Back, Engine};
 use crate::intake::{BATCH, Batch};
 use crate::load::LanesPage;
 use crate::ownership::TakenOver;
-use crate::part::{BUFFER_HIGH, BUFFER_LOW, Drain, Part};
+use crate::part::{Arrival, BUFFER_HIGH, BUFFER_LOW, Drain, Part};
 use laneway_bus::{Command, Event, RawRecord};
 use laneway_lane::{Epoch, Input, Partition};
 use laneway_platform::clock;
@@ -155,6 +155,7 @@ impl Engine {
             return;
         }
         let offset = part.start;
+        part.next = Some(offset);
         self.input(Input::ParkedLanes { partition, epoch, lanes: Vec::new(), last: true });
         self.consumer.command(Command::Start { partition: kafka(partition), offset });
     }
@@ -165,6 +166,21 @@ impl Engine {
         let Some(part) = self.parts.get_mut(&partition) else { return };
         if part.drain != Drain::No {
             return;
+        }
+        let last = records.last().map_or(first.offset, |last| last.offset);
+        match part.arrived(first.offset, last) {
+            Arrival::Take => {}
+            Arrival::Drop => return,
+            Arrival::ReadAgain(offset) => {
+                tracing::warn!(
+                    partition,
+                    offset,
+                    found = first.offset,
+                    "records are missing, reading again"
+                );
+                self.consumer.command(Command::Start { partition: kafka(partition), offset });
+                return;
+            }
         }
         part.buffered_bytes += records.iter().map(|record| record.value.len()).sum::<usize>();
         part.buffer.extend(records);
