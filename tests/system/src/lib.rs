@@ -1,1 +1,12 @@
-//! Real processes under real faults.
+//! A whole Laneway as processes, with an application that writes, receivers that keep a journal, faults that are
+//! written down, and a judge that shares no code with the product. The demo and the system tests are built on it.
+
+mod app;
+mod faults;
+mod verdict;
+mod world;
+
+pub use app::App;
+pub use faults::{Fault, Faults, monotonic_ns};
+pub use verdict::Verdict;
+pub use world::{EndpointOptions, Made, Options, World};

@@ -1,0 +1,108 @@
+//! Hands everything that a run left behind to the judge, which shares no code with the product.
+
+use crate::world::World;
+use anyhow::{Context, Result};
+use laneway_checker::{Inputs, Source};
+use laneway_testkit::Receiver;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// What the judge said of a world, and where what it read lies.
+#[derive(Debug)]
+pub struct Verdict {
+    verdict: laneway_checker::Verdict,
+    dir: PathBuf,
+}
+
+impl Verdict {
+    /// Reads journals, source rows, final states and faults of `world` and has them judged.
+    ///
+    /// # Errors
+    /// When something cannot be read. A bad history is a verdict.
+    pub async fn of(world: &World, receivers: &[Receiver]) -> Result<Self> {
+        let rows = world
+            .app
+            .rows(
+                "SELECT id, event_id AS event, tenant, type, user_key AS key, encode(sha256(payload), 'hex') AS sha256, \
+                 (extract(epoch FROM created_at) * 1000)::bigint AS created_ms FROM laneway.outbox ORDER BY id",
+            )
+            .await?;
+        let finals = world
+            .app
+            .rows(
+                "SELECT event_id AS event, endpoint_id AS endpoint, \
+                 (extract(epoch FROM settled_at) * 1000)::bigint AS at_ms, \
+                 (ARRAY['delivered', 'dead_lettered', 'discarded'])[outcome] AS outcome FROM laneway_control.inbox \
+                 UNION ALL SELECT event_id, endpoint_id, 0, 'held' FROM laneway_control.parked_events",
+            )
+            .await?;
+        let subscriptions = world.endpoints().iter().map(|made| {
+            json!({"endpoint": made.id, "tenant": world.tenant, "path": made.path,
+                   "patterns": [made.event_type], "order": made.ordering})
+        });
+        let mut journals = Vec::new();
+        for (number, receiver) in receivers.iter().enumerate() {
+            let entries = receiver.journal().entries();
+            journals.push(write(world, &format!("journal-{number}"), entries.iter())?);
+        }
+        let inputs = Inputs {
+            journals,
+            rows: write(world, "rows", rows.iter())?,
+            subscriptions: write(world, "subscriptions", subscriptions)?,
+            finals: write(world, "finals", finals.iter())?,
+            faults: write(world, "faults", world.faults.all().iter())?,
+        };
+        let verdict = laneway_checker::check(&inputs, &laneway_checker::Options::default())?;
+        Ok(Self { verdict, dir: world.dir.clone() })
+    }
+
+    /// The figures as one JSON object, with how many other checks do not hold.
+    pub fn line(&self) -> Value {
+        let mut line = serde_json::to_value(&self.verdict.figures).unwrap_or_default();
+        let other = self.verdict.violations.iter().map(|violation| violation.count).sum::<u64>();
+        line["violations"] = json!(other);
+        line
+    }
+
+    /// One of the figures.
+    ///
+    /// Panics when there is no such figure.
+    pub fn number(&self, figure: &str) -> f64 {
+        self.line()[figure].as_f64().unwrap_or_else(|| panic!("no figure {figure}"))
+    }
+
+    /// Whether every check holds.
+    pub fn holds(&self) -> bool {
+        self.verdict.holds()
+    }
+
+    /// The checks that do not hold, each with its smallest witness, for people.
+    pub fn breaches(&self) -> String {
+        self.verdict.violations.iter().fold(String::new(), |mut text, violation| {
+            let _ = writeln!(text, "{} ×{}: {}", violation.check, violation.count, violation.says);
+            for line in &violation.witness {
+                let _ = writeln!(text, "    {line}");
+            }
+            text
+        })
+    }
+
+    /// Panics with the witnesses unless every check holds.
+    pub fn assert_clean(&self) {
+        let (line, breaches, dir) = (self.line(), self.breaches(), self.dir.display());
+        assert!(self.holds(), "{line}\n{breaches}inputs in {dir}");
+    }
+}
+
+fn write<T: Serialize>(world: &World, name: &str, lines: impl Iterator<Item = T>) -> Result<Source> {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&serde_json::to_string(&line)?);
+        text.push('\n');
+    }
+    let path = world.dir.join(format!("{name}.ndjson"));
+    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(Source::Path(path))
+}

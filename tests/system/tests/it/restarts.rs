@@ -1,0 +1,63 @@
+//! The broker and the database go away and come back.
+
+use crate::support::Scene;
+use anyhow::Result;
+use laneway_system::{EndpointOptions, Options, monotonic_ns};
+use laneway_testkit::Stack;
+use std::sync::Arc;
+use std::time::Duration;
+
+async fn under_load(stack: &Stack) -> Result<(Scene, tokio::task::JoinHandle<Result<u32>>)> {
+    let mut scene = Scene::on(stack, Options::default(), vec![EndpointOptions::default(); 2]).await?;
+    scene.services(2).await?;
+    let app = Arc::clone(&scene.world.app);
+    let load = tokio::spawn(async move {
+        let mut tick = tokio::time::interval(Duration::from_millis(10));
+        let mut refused = 0;
+        for n in 0..2_500u32 {
+            tick.tick().await;
+            let key = format!("user_{}", n % 100);
+            // While the database is away nothing commits: that is the application's to repeat, or to leave.
+            refused += u32::from(app.emit("load.created", Some(&key), b"{}").await.is_err());
+        }
+        anyhow::Ok(refused)
+    });
+    Ok((scene, load))
+}
+
+/// K1: kill -9 of the broker, restart (P4).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_and_restarted_loses_nothing() -> Result<()> {
+    let stack = Stack::private_kafka().await?;
+    let (scene, load) = under_load(&stack).await?;
+    scene.world.wait_settled(600, Duration::from_secs(60)).await;
+    let start = monotonic_ns();
+    stack.kill_kafka().await?;
+    stack.start_kafka().await?;
+    scene.world.faults.note_since("kafka_kill", "kafka", start);
+    assert_eq!(load.await??, 0, "the application notices nothing of the broker");
+    scene.drained(Duration::from_secs(180)).await;
+    scene.judged().await;
+    Ok(())
+}
+
+/// P1: immediate crash of the database, whole group (P4, P13).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_crashes_and_recovers_loses_nothing() -> Result<()> {
+    let stack = Stack::private_postgres().await?;
+    let (scene, load) = under_load(&stack).await?;
+    scene.world.wait_settled(600, Duration::from_secs(60)).await;
+    for _ in 0..2 {
+        let start = monotonic_ns();
+        stack.crash_postgres().await?;
+        stack.start_postgres().await?;
+        scene.world.faults.note_since("postgres_crash", "postgres", start);
+        let before = scene.world.app.committed();
+        scene.world.wait_settled((before + 100).cast_signed(), Duration::from_secs(90)).await;
+    }
+    load.await??;
+    let rows = scene.world.app.number("SELECT count(*) FROM laneway.outbox").await?;
+    scene.world.wait_settled(rows * 2, Duration::from_secs(180)).await;
+    scene.judged().await;
+    Ok(())
+}
