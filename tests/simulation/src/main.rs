@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use laneway_simulation::plan::{Plan, Spec};
 use laneway_simulation::{mutants, run};
 use std::io::Write;
+use std::process::ExitCode;
 use std::time::Instant;
 
 const USAGE: &str = "usage:
@@ -31,7 +32,17 @@ impl Args {
     }
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run_command() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_command() -> Result<()> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let mut out = std::io::stdout().lock();
     if args.is_empty() {

@@ -69,6 +69,8 @@ pub(crate) struct Process {
     watch: Vec<Option<(Owner, Time)>>,
     taking: Vec<bool>,
     settings: Vec<u64>,
+    /// Versions of the probes that it claimed, by endpoint.
+    claims: Vec<Option<u64>>,
     health_read: Time,
 }
 
@@ -103,6 +105,7 @@ impl Process {
             watch: vec![None; partitions],
             taking: vec![false; partitions],
             settings: vec![0; plan.endpoints.len()],
+            claims: vec![None; plan.endpoints.len()],
             health_read: 0,
         }
     }
@@ -272,17 +275,24 @@ impl World {
         let incarnation = process.incarnation;
         let ahead = self.planted == Some(Planted::Shell(Slip::PositionAhead));
         let part = &mut process.parts[index].1;
+        let plain = items.is_empty()
+            && !intake.is_empty()
+            && part.lease_end - own > self.plan.lease() * 4 / 5
+            && self.chance.chance(50);
         let next_offset = if ahead {
             part.fetch_next
         } else {
             next_offset.unwrap_or(part.stored_next).max(part.stored_next)
         };
-        part.stored_next = next_offset;
+        if !plain {
+            part.stored_next = next_offset;
+        }
         let tx = Rc::new(Settle {
             id: self.tx_ids,
             partition,
             epoch: part.epoch,
             items,
+            plain,
             intake: intake.iter().filter_map(|record| record.delivery).collect(),
             next_offset,
             release,
@@ -359,7 +369,9 @@ impl World {
             self.lose(instance, partition);
             return;
         };
-        part.lease_end = part.lease_end.max(from + self.plan.lease());
+        if !tx.plain {
+            part.lease_end = part.lease_end.max(from + self.plan.lease());
+        }
         let intake = part.open.take().map(|(_, records, _)| records).unwrap_or_default();
         let epoch = part.epoch;
         if part.lease_end <= own {

@@ -102,6 +102,8 @@ pub struct Settle {
     pub epoch: Epoch,
     /// The group; empty for a mere renewal.
     pub items: Vec<(SettleSeq, SettleItem)>,
+    /// No transaction at all, only the questions: neither fenced nor a renewal.
+    pub plain: bool,
     /// Read facts of these at the end.
     pub intake: Vec<Delivery>,
     /// Where the owner is.
@@ -185,6 +187,10 @@ impl Store {
     ) -> Settled {
         let (partition, epoch) = (tx.partition, tx.epoch);
         let row = &mut self.owners[partition as usize];
+        if tx.plain {
+            let known = tx.intake.iter().map(|delivery| self.known(*delivery)).collect();
+            return Settled::Durable { unparked: Vec::new(), known };
+        }
         let repeat =
             row.epoch == epoch && row.last_tx == tx.id && slip != Some(Slip::RepeatAppliedTwice);
         if !repeat {
@@ -477,14 +483,20 @@ impl Store {
             return None;
         }
         self.versions += 1;
-        self.health.insert(index, (self.versions, Timestamp(now)));
+        self.health.insert(index, (self.versions, Timestamp(now) + Duration::from_secs(1)));
         Some(index)
     }
 
-    /// Records a probe's outcome; gives the endpoint if it is healthy again.
-    pub fn probe_ended(&mut self, now: Time, endpoint: EndpointId, alive: bool) -> Option<usize> {
+    /// Records the outcome of the probe that `version` claimed; gives the endpoint if it is healthy again.
+    pub fn probe_ended(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        version: u64,
+        alive: bool,
+    ) -> Option<usize> {
         let index = self.endpoint_by_id[&endpoint];
-        let row = self.health.get_mut(&index)?;
+        let row = self.health.get_mut(&index).filter(|(present, _)| *present == version)?;
         if alive {
             self.health.remove(&index);
             return Some(index);

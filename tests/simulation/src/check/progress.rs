@@ -97,7 +97,8 @@ impl Checker for Bounds {
 
     fn look(&mut self, _book: &Book, _at: Time, event: &Event) -> Result<(), String> {
         let Event::Gauge { instance, gauges } = event else { return Ok(()) };
-        let bytes = self.limits.loaded_bytes + self.max_payload;
+        // One event goes over the edge, and each probe or command may bring one more.
+        let bytes = self.limits.loaded_bytes + self.max_payload * (1 + u64::from(self.endpoints));
         if gauges.in_flight > self.limits.max_in_flight
             || gauges.loaded_lanes > self.limits.loaded_lanes + self.endpoints
             || gauges.loaded_bytes > bytes

@@ -73,8 +73,10 @@ impl World {
                     .filter(|(_, part)| part.running && part.draining_since.is_none())
                     .map(|(partition, part)| (*partition, part.epoch))
                     .collect();
-                let (head, probe_until) = self.store.claim_probe(self.now, &own, endpoint, timeout);
-                Input::Probe { endpoint, head, probe_until }
+                let claim = self.store.claim_probe(self.now, &own, endpoint, timeout);
+                let index = self.store.endpoint_by_id[&endpoint];
+                self.processes[instance].claims[index] = claim.version;
+                Input::Probe { endpoint, head: claim.head, probe_until: claim.until }
             }
             Effect::Degrade { endpoint } => {
                 if let Some(endpoint) = self.store.degrade(self.now, endpoint) {
@@ -83,7 +85,11 @@ impl World {
                 return;
             }
             Effect::ProbeEnded { endpoint, alive } => {
-                if let Some(endpoint) = self.store.probe_ended(self.now, endpoint, alive) {
+                let index = self.store.endpoint_by_id[&endpoint];
+                let claim = self.processes[instance].claims[index].take();
+                let healthy = claim
+                    .and_then(|claim| self.store.probe_ended(self.now, endpoint, claim, alive));
+                if let Some(endpoint) = healthy {
                     self.log(Event::Healthy { endpoint: endpoint as u32 });
                 }
                 return;

@@ -6,6 +6,17 @@ use laneway_lane::{Epoch, ParkedEvent, Partition, Position};
 use laneway_wire::{EndpointId, LaneId, Timestamp};
 use std::time::Duration;
 
+/// Answer to a claim.
+#[derive(Debug)]
+pub struct Claim {
+    /// Partition, epoch and head, if a probe was claimed.
+    pub head: Option<(Partition, Epoch, ParkedEvent)>,
+    /// What the claim wrote.
+    pub version: Option<u64>,
+    /// Nothing may be claimed before this.
+    pub until: Timestamp,
+}
+
 impl Store {
     fn event(&self, row: &LaneRow, position: Position, delivery: Delivery) -> ParkedEvent {
         let event = &self.parked[&delivery];
@@ -114,14 +125,16 @@ impl Store {
         partitions: &[(Partition, Epoch)],
         endpoint: EndpointId,
         timeout: Duration,
-    ) -> (Option<(Partition, Epoch, ParkedEvent)>, Timestamp) {
+    ) -> Claim {
+        let none = |until| Claim { head: None, version: None, until };
         let index = self.endpoint_by_id[&endpoint];
         let Some((_, probe_until)) = self.health.get(&index).copied() else {
-            return (None, Timestamp(now));
+            return none(Timestamp(now));
         };
         if probe_until > Timestamp(now) {
-            return (None, probe_until);
+            return none(probe_until);
         }
+        let second = Duration::from_secs(1);
         let own: Vec<_> = partitions
             .iter()
             .filter(|(partition, epoch)| {
@@ -133,15 +146,15 @@ impl Store {
         let of: Vec<_> = own.iter().map(|(partition, _)| *partition).collect();
         let row = self.waiting(&of, Some(index)).min_by_key(|row| (row.last_tried, row.id));
         let Some((row, head)) = row.and_then(|row| Some((row, self.head(row)?))) else {
-            return (None, probe_until);
+            return none(Timestamp(now) + second);
         };
         let epoch = own.iter().find(|(partition, _)| *partition == row.partition);
         let epoch = epoch.expect("its partition was asked for").1;
         let claim = (row.partition, epoch, head);
-        let until = Timestamp(now) + timeout + Duration::from_secs(1);
+        let until = Timestamp(now) + timeout + second;
         self.versions += 1;
         self.health.insert(index, (self.versions, until));
-        (Some(claim), until)
+        Claim { head: Some(claim), version: Some(self.versions), until }
     }
 
     /// The head of the delivery's lane if it is a held unknown.

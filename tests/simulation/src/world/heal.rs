@@ -43,6 +43,10 @@ impl World {
     }
 
     pub(super) fn look(&mut self) {
+        // What was under way when the faults ceased can still disable an endpoint (410).
+        for endpoint in 0..self.store.endpoints.len() {
+            self.switch(endpoint, EndpointState::Enabled);
+        }
         let done = self.made >= self.plan.deliveries;
         let lag: i64 = (0..self.plan.partitions)
             .map(|p| self.end(p) - self.store.owners[p as usize].next_offset.min(self.end(p)))
