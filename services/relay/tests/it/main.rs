@@ -7,6 +7,7 @@ mod kills;
 mod leases;
 mod loss;
 mod order;
+mod rate;
 mod retention;
 mod routing;
 mod support;
