@@ -42,10 +42,10 @@ async fn a_dead_lane_blocks_nothing_and_is_parked_when_it_holds_the_window() {
     let endpoint = world.endpoint("/a", "resend").await;
     world.receiver.set_rules(vec![Rule::always(Behaviour::status(500)).header("x-key", "dead")]);
     let mut records = vec![world.record(endpoint, "dead")];
-    records.extend((0..4_000).map(|n| world.record(endpoint, &format!("user_{}", n % 400))));
+    records.extend((0..2_000).map(|n| world.record(endpoint, &format!("user_{}", n % 400))));
     let _deliver = world.start("one");
     world.produce(&records).await;
-    world.wait_settled(4_000).await;
+    world.wait_settled(2_000).await;
     world.wait_value(PARKED, "1").await;
     world.check_order(&records);
 }
