@@ -79,7 +79,9 @@ impl Part {
                 self.rouse(sh, index, fx);
             }
             self.keep_share(sh, ep, fx);
-        } else if matches!(lane.phase, Phase::Settling { leaving: true } | Phase::Held(_)) {
+        } else if matches!(lane.phase, Phase::Settling { leaving: true } | Phase::Held(_))
+            && !sh.broken(Mutant::UnparkWithQueuedAppend)
+        {
             lane.queue.push_back(event);
         } else {
             self.append(index, event, fx);

@@ -266,7 +266,7 @@ impl Part {
     ) {
         let lane = self.lanes.at(index);
         let last = lane.parked && lane.queue.is_empty() && !lane.more;
-        if last && lane.appends > 0 && !sh.broken(Mutant::UnparkWithQueuedAppend) {
+        if last && lane.appends > 0 {
             lane.phase = Phase::Held(Box::new(outcome));
             self.held += 1;
             return;

@@ -15,7 +15,7 @@ pub enum Mutant {
     AppendSkippedWhileParked,
     /// The next event of a lane goes out before the previous outcome is durable (P2).
     NextBeforeSettled,
-    /// A lane may leave the parked state while an append of it is queued (P2, P4).
+    /// An append of a lane is queued behind the outcome that unparks it (P2, P4).
     UnparkWithQueuedAppend,
     /// An unknown outcome of a `hold` endpoint is sent again (P6).
     ResendOnHold,

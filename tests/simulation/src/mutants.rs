@@ -29,15 +29,13 @@ pub enum Slip {
     ParkedLanesForgotten,
     /// A request cut in a release counts as over at once.
     CutIsOver,
-    /// A lease runs from the reply, not from before the renewing statement was sent (5.3).
-    LeaseFromReply,
     /// Undecodable records are dropped instead of handed in.
     GarbageDropped,
 }
 
 impl Slip {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         Self::TakeOverAtOnce,
         Self::LeaseUnchecked,
         Self::FenceUnchecked,
@@ -48,7 +46,6 @@ impl Slip {
         Self::UnparkedTooEarly,
         Self::ParkedLanesForgotten,
         Self::CutIsOver,
-        Self::LeaseFromReply,
         Self::GarbageDropped,
     ];
 }

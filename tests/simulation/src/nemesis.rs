@@ -30,7 +30,10 @@ impl World {
                 self.processes[instance].crash_at_step = true;
             }
             Fault::Crash => self.crash(instance),
-            Fault::TornStop => self.processes[instance].crash_at_commit = true,
+            Fault::TornStop if self.nemesis.chance(50) => {
+                self.processes[instance].crash_at_commit = true;
+            }
+            Fault::TornStop => self.processes[instance].pause_at_commit = true,
             Fault::Pause => self.pause(instance),
             Fault::FrozenSend => self.processes[instance].pause_at_send = true,
             Fault::Rebalance => {
@@ -141,7 +144,7 @@ impl World {
     /// SIGSTOP, often for longer than the lease.
     pub(crate) fn pause(&mut self, instance: usize) {
         let process = &mut self.processes[instance];
-        process.pause_at_send = false;
+        (process.pause_at_send, process.pause_at_commit) = (false, false);
         if !process.alive || self.now < process.paused_until {
             return;
         }

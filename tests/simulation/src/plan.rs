@@ -174,6 +174,8 @@ pub struct Plan {
     pub batch: usize,
     /// Bits of the faults that it has.
     faults: u32,
+    /// A release waits for requests under way at most this long, ms.
+    pub cut_after: i64,
     /// Between two faults at most this, ms.
     pub pace: i64,
     /// Percent of replies of the database that are lost, and of transactions.
@@ -227,6 +229,7 @@ impl Plan {
             limits: limits(&mut rng, scale),
             group: rng.pick(&[1, 3, 8, 500]),
             batch: rng.pick(&[1, 4, 16, 64]),
+            cut_after: rng.pick(&[0, 700, 2_000]),
             pace: rng.pick(&[150, 500, 1_500]) * scale,
             losses: rng.pick(&[1, 3, 12]),
             rejects: if has(Fault::Rejects) { rng.pick(&[2, 10]) } else { 0 },
@@ -298,7 +301,7 @@ fn endpoint(rng: &mut Rng, has: &impl Fn(Fault) -> bool, heal_at: i64) -> Endpoi
     moods.sort_by_key(|(from, _)| *from);
     EndpointPlan {
         on_unknown,
-        timeout: rng.pick(&[500, 1_000, 2_000]),
+        timeout: rng.pick(&[500, 1_000, 2_000, 4_000]),
         max_in_flight: rng.pick(&[1, 2, 4, 20]),
         moods,
         lingers: has(Fault::Outage) && rng.chance(15),

@@ -57,6 +57,7 @@ pub(crate) struct Process {
     pub(crate) crash_at_step: bool,
     pub(crate) crash_at_commit: bool,
     pub(crate) pause_at_send: bool,
+    pub(crate) pause_at_commit: bool,
     pub(crate) stopping: bool,
     pub(crate) in_flight: usize,
     pub(crate) gauges: Gauges,
@@ -95,6 +96,7 @@ impl Process {
             crash_at_step: false,
             crash_at_commit: false,
             pause_at_send: false,
+            pause_at_commit: false,
             stopping: false,
             in_flight: 0,
             gauges: Gauges::default(),
@@ -356,7 +358,6 @@ impl World {
         result: Settled,
         sent: Time,
     ) {
-        let from_reply = self.slips(Slip::LeaseFromReply);
         let process = &mut self.processes[instance];
         let own = process.own(self.now);
         let Some(part) = process.part_mut(partition) else { return };
@@ -364,13 +365,12 @@ impl World {
         if part.epoch != tx.epoch || !matches {
             return;
         }
-        let from = if from_reply { own } else { sent };
         let Settled::Durable { unparked, known } = result else {
             self.lose(instance, partition);
             return;
         };
         if !tx.plain {
-            part.lease_end = part.lease_end.max(from + self.plan.lease());
+            part.lease_end = part.lease_end.max(sent + self.plan.lease());
         }
         let intake = part.open.take().map(|(_, records, _)| records).unwrap_or_default();
         let epoch = part.epoch;

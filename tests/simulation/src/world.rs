@@ -12,7 +12,9 @@ use crate::receiver::Phase;
 use crate::rng::Rng;
 use crate::shell::{Part, Process};
 use crate::store::{Owner, Settle, Settled, Store};
-use laneway_lane::{Effect, Endpoint, EndpointState, Epoch, Input, Known, Partition, Ticket};
+use laneway_lane::{
+    AttemptResult, Effect, Endpoint, EndpointState, Epoch, Input, Known, Partition, Ticket,
+};
 use laneway_wire::{EndpointId, TenantId, Timestamp};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -177,6 +179,8 @@ pub struct World {
     pub(crate) journal: Journal,
     pub(crate) store_slow_until: Time,
     pub(crate) faults: u64,
+    /// Results that reach their core late, each with its process.
+    pub(crate) late: Vec<(usize, u32, AttemptResult, Ticket)>,
     pub(crate) tx_ids: u64,
     pub(crate) effects: Vec<Effect>,
     made: u32,
@@ -249,6 +253,7 @@ impl World {
             journal,
             store_slow_until: 0,
             faults: 0,
+            late: Vec::new(),
             tx_ids: 0,
             effects: Vec::new(),
             made: 0,
@@ -393,6 +398,9 @@ impl World {
         }
         if !same(self) {
             return;
+        }
+        if self.processes[instance].pause_at_commit {
+            self.pause(instance);
         }
         let partition = tx.partition;
         let delay = self.store_delay();

@@ -30,7 +30,7 @@ impl World {
     pub(super) fn poll_partition(&mut self, instance: usize, partition: Partition) {
         let assigned =
             self.assignment[partition as usize] == instance && !self.processes[instance].stopping;
-        let max_timeout = self.plan.max_timeout();
+        let cut_after = self.plan.cut_after;
         let process = &mut self.processes[instance];
         let own = process.own(self.now);
         let Some(index) = process.parts.iter().position(|(p, _)| *p == partition) else {
@@ -57,7 +57,7 @@ impl World {
                 part.draining_since = Some(own);
                 self.step(instance, Input::Revoke { partition });
             }
-            Some(since) if own - since > max_timeout / 2 => {
+            Some(since) if own - since > cut_after => {
                 let epoch = part.epoch;
                 self.cut(instance, partition, epoch);
             }

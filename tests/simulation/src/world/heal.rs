@@ -11,8 +11,8 @@ impl World {
         self.store_slow_until = 0;
         for instance in 0..self.processes.len() {
             let process = &mut self.processes[instance];
-            (process.crash_at_step, process.crash_at_commit, process.pause_at_send) =
-                (false, false, false);
+            (process.crash_at_step, process.crash_at_commit) = (false, false);
+            (process.pause_at_send, process.pause_at_commit) = (false, false);
             if !process.alive {
                 self.restart(instance);
             }

@@ -62,8 +62,25 @@ impl World {
             deadline - self.now,
             Note::Ended { request, seen: Seen::Unknown, class: "timeout" },
         );
+        self.give_late(instance, ticket);
         if self.processes[instance].pause_at_send {
             self.pause(instance);
+        }
+    }
+
+    /// A result of the same attempt under an epoch that the process has lost comes just now, of all times.
+    fn give_late(&mut self, instance: usize, ticket: Ticket) {
+        let incarnation = self.processes[instance].incarnation;
+        let at = self.late.iter().position(|(process, life, _, old)| {
+            (*process, *life) == (instance, incarnation)
+                && (old.delivery, old.attempt) == (ticket.delivery, ticket.attempt)
+                && old.epoch < ticket.epoch
+        });
+        if let Some(at) = at {
+            let (.., result, ticket) = self.late.swap_remove(at);
+            let input = Input::AttemptEnded { ticket, result, took: Duration::ZERO };
+            let delay = self.chance.range(1, 30);
+            self.tell(instance, delay, Note::Give(Box::new(input)));
         }
     }
 
@@ -132,6 +149,8 @@ impl World {
         let took = Duration::from_millis((self.now - travel.began).max(0) as u64);
         if self.strikes(Fault::LateResults, 4) {
             let late = self.nemesis.range(200, 12_000) * self.plan.scale;
+            let incarnation = self.processes[travel.instance].incarnation;
+            self.late.push((travel.instance, incarnation, result.clone(), travel.ticket));
             let took = took + Duration::from_millis(late as u64);
             let input = Input::AttemptEnded { ticket: travel.ticket, result, took };
             self.tell(travel.instance, late, Note::Give(Box::new(input)));
