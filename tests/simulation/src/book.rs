@@ -4,7 +4,7 @@ use crate::event::{
     Delivery, Event, Instance, Kind, Lane, Outcome, Policy, Request, Seen, Switch, Time, Word,
     Write,
 };
-use crate::plan::Plan;
+use crate::plan::{MAX_SKEW, Plan};
 use laneway_lane::{Epoch, Partition};
 use std::collections::BTreeSet;
 
@@ -110,8 +110,8 @@ pub struct EndpointStory {
     pub disabled: Option<Time>,
     /// How long it was disabled in all, up to the last enabling, ms.
     pub disabled_for: Time,
-    /// When the last request of a valid owner reached it.
-    pub last_arrival: Option<Time>,
+    /// When the last request that was within its deadline reached it, and when that had begun.
+    pub last_arrival: Option<(Time, Time)>,
 }
 
 /// What follows from the log.
@@ -239,9 +239,10 @@ impl Book {
             }
             Event::Arrived { request, .. } => {
                 let trip = &self.trips[*request as usize];
+                let began = trip.began;
                 if at <= trip.deadline {
                     let endpoint = self.deliveries[trip.delivery as usize].endpoint;
-                    self.endpoints[endpoint as usize].last_arrival = Some(at);
+                    self.endpoints[endpoint as usize].last_arrival = Some((at, began));
                 }
             }
             Event::Ended { request, seen } => self.trips[*request as usize].seen = Some(*seen),
@@ -326,7 +327,10 @@ impl Book {
                 held = *unknown;
                 since = since.min(*ended);
                 if let Some(request) = story.last_request {
-                    let began = self.trips[request as usize].began;
+                    // The row tells the begin by the end, which for an unknown attempt is when it cannot travel any
+                    // more, on a clock that may lag.
+                    let ahead = (*ended - at).max(0) + 2 * MAX_SKEW;
+                    let began = self.trips[request as usize].began + ahead;
                     story.first_held = Some(story.first_held.map_or(began, |h| h.min(began)));
                 }
             }

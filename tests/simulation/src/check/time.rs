@@ -41,10 +41,13 @@ impl Checker for OneProbe {
             return Ok(()); // frozen between check and first byte: a known limit
         }
         let endpoint = &book.endpoints[book.story(trip.delivery).endpoint as usize];
-        let (Some(since), Some(last)) = (endpoint.degraded, endpoint.last_arrival) else {
+        let (Some(since), Some((last, last_began))) = (endpoint.degraded, endpoint.last_arrival)
+        else {
             return Ok(());
         };
-        if last > since + self.grace && at - last < PROBE_GAP {
+        // What began within the grace may arrive late: its sender was stopped before the first byte.
+        let counts = last_began > since + self.grace && trip.began > since + self.grace;
+        if counts && at - last < PROBE_GAP {
             return Err(format!(
                 "request {request} reaches an endpoint degraded since {since} only {} ms after the one before",
                 at - last
