@@ -11,7 +11,7 @@ use crate::route::Delivery;
 use crate::source::Shared;
 use crate::topic::{Backoff, Topic};
 use laneway_platform::service::Chain;
-use laneway_platform::{clock, failpoint};
+use laneway_platform::{clock, failpoint, trace};
 use laneway_store::relay::{
     self, Advance, Bounds, Cursor, EntryAcks, Hold, Lease, OutboxRow, Page, Snapshot,
 };
@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// Batches younger than this with the same versions share one entry of the history.
 const ENTRY_AGE: Duration = Duration::from_secs(60);
@@ -33,6 +34,8 @@ pub(crate) const REFRESH: Duration = Duration::from_secs(10);
 const TOPIC_WAIT: Duration = Duration::from_secs(2);
 /// Between two rounds over held rows while a long batch is read: a hot lane moves on and delays the others little.
 const HELD_WITHIN_BATCH: Duration = Duration::from_millis(200);
+/// Links of a page's span, as many as exporters keep.
+const MAX_LINKS: usize = 128;
 /// Between two looks at held rows of which none could go.
 const HELD_PAUSE: Duration = Duration::from_secs(5);
 
@@ -259,7 +262,9 @@ impl ShardTask {
             .iter()
             .map(|delivery| (delivery.lane, shared.tenants.contains(rows[delivery.row].tenant)));
         let plan = plan(page, &held_lanes, shared.settings.waves as usize);
-        let Some(published) = self.send(topic, rows, &deliveries, &plan).await? else {
+        let span = batch_span(rows, deliveries.len());
+        let sent = self.send(topic, rows, &deliveries, &plan).instrument(span);
+        let Some(published) = sent.await? else {
             return Ok(Some(if self.stop.is_cancelled() { Stop::Asked } else { Stop::Again }));
         };
         failpoint::hit("relay.after_ack");
@@ -464,4 +469,21 @@ impl ShardTask {
         );
         Ok(Stop::Again)
     }
+}
+
+/// One span for a page, linked to the contexts that its rows were written in (telemetry.md 2.1). The rows keep their
+/// own: a record carries what its writer gave.
+fn batch_span(rows: &[OutboxRow], deliveries: usize) -> tracing::Span {
+    let span = tracing::info_span!(
+        "send laneway.deliveries",
+        otel.kind = "client",
+        messaging.system = "kafka",
+        messaging.operation.name = "send",
+        messaging.batch.message_count = deliveries,
+    );
+    if !span.is_disabled() {
+        let written = rows.iter().filter_map(|row| row.traceparent.as_deref());
+        written.take(MAX_LINKS).for_each(|context| trace::add_link(&span, context));
+    }
+    span
 }

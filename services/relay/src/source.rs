@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Of the shutdown's grace this much is left for giving the leases back.
 const RELEASE_RESERVE: Duration = Duration::from_secs(3);
+/// How long giving one lease back may take beside tending the others.
+const RELEASE_LIMIT: Duration = Duration::from_millis(500);
 /// Rows that the gauge of what waits counts in a shard.
 const PENDING_LIMIT: u32 = 100_000;
 /// Between two counts of what waits and what is held.
@@ -200,8 +202,17 @@ impl Source {
         if self.owned.get(&lease.shard).is_some_and(|owned| owned.lease == lease) {
             self.owned.remove(&lease.shard);
         }
-        if let Err(error) = relay::leases_release(&self.shared.pool, &[lease]).await {
-            tracing::warn!(source = %self.shared.name, error = %Chain(&error), "a lease was not given back");
+        let leases = [lease];
+        let release = relay::leases_release(&self.shared.pool, &leases);
+        match tokio::time::timeout(RELEASE_LIMIT, release).await {
+            Ok(Ok(())) => {}
+            // It ends by itself, and this process takes it again before.
+            Ok(Err(error)) => {
+                tracing::warn!(source = %self.shared.name, error = %Chain(&error), "a lease was not given back");
+            }
+            Err(_) => {
+                tracing::warn!(source = %self.shared.name, "a lease was not given back in time")
+            }
         }
     }
 
@@ -242,6 +253,8 @@ async fn poll(
     let mut idle: HashMap<Shard, Idle> = HashMap::new();
     let mut interval = busy;
     let mut backoff = Backoff::new();
+    // The last snapshot, if nothing was fresh in it for the shards that are idle now.
+    let mut known: Option<Snapshot> = None;
     loop {
         tokio::select! {
             biased;
@@ -252,13 +265,14 @@ async fn poll(
             }
             Some(one) = idles.recv() => {
                 idle.insert(one.lease.shard, one);
+                known = None;
                 interval = busy;
                 continue;
             }
             () = tokio::time::sleep(interval), if !idle.is_empty() => {}
         }
         let shards: Vec<Shard> = idle.keys().copied().collect();
-        let poll = match relay::poll(&shared.pool, &shards).await {
+        let poll = match relay::poll(&shared.pool, &shards, known.as_ref()).await {
             Ok(poll) => poll,
             Err(error) => {
                 shared.metrics.error("poll");
@@ -274,6 +288,7 @@ async fn poll(
             .filter(|one| poll.fresh.contains(&one.lease.shard) || due(one))
             .map(|one| one.lease.shard)
             .collect();
+        known = poll.fresh.is_empty().then(|| poll.snapshot.clone());
         interval = if poll.fresh.is_empty() { (interval * 2).min(slow) } else { busy };
         for shard in fresh {
             let one = idle.remove(&shard);

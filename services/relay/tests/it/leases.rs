@@ -54,7 +54,7 @@ async fn a_stale_owner_can_write_nothing() {
     let stale = stale.iter().find(|lease| lease.shard == Shard(3)).unwrap();
     let fresh = fresh.iter().find(|lease| lease.shard == Shard(3)).unwrap();
     let before = relay::cursor_load(&world.pool, fresh).await.unwrap().unwrap();
-    let snapshot = relay::poll(&world.pool, &[Shard(3)]).await.unwrap().snapshot;
+    let snapshot = relay::poll(&world.pool, &[Shard(3)], None).await.unwrap().snapshot;
     assert!(relay::cursor_load(&world.pool, stale).await.unwrap().is_none());
     let opened = relay::batch_open(&world.pool, stale, &snapshot, 1, 1, lease).await.unwrap();
     assert!(opened.is_none());

@@ -45,20 +45,23 @@ pub struct Poll {
     pub fresh: Vec<Shard>,
 }
 
-/// Looks which of `shards` have rows beyond their batch, in one round trip that writes nothing.
-pub async fn poll(pool: &Pool, shards: &[Shard]) -> Result<Poll, Error> {
+/// Looks which of `shards` have rows beyond their batch, in one round trip that writes nothing. If the server's
+/// snapshot is still `known`, nothing can have been committed since and nothing is looked at.
+pub async fn poll(pool: &Pool, shards: &[Shard], known: Option<&Snapshot>) -> Result<Poll, Error> {
     const DOING: &str = "polling the outbox";
     let shards: Vec<i16> = shards.iter().map(|shard| shard.db()).collect();
+    // `id + 0`: no plan may walk a partition by (shard, id), even one made when the partition was empty.
     let row = sqlx::query(
-        "SELECT pg_current_snapshot()::text, coalesce((SELECT array_agg(c.shard) \
-            FROM laneway.relay_cursors c WHERE c.shard = ANY($1) AND ( \
-                EXISTS (SELECT FROM laneway.outbox o \
-                        WHERE o.shard = c.shard AND o.xid >= pg_snapshot_xmax(c.s2) AND o.id > c.floor_id) \
+        "SELECT pg_current_snapshot()::text, CASE WHEN pg_current_snapshot()::text = $2 THEN '{}' ELSE \
+            coalesce((SELECT array_agg(c.shard) FROM laneway.relay_cursors c WHERE c.shard = ANY($1) AND ( \
+                EXISTS (SELECT FROM laneway.outbox o WHERE o.shard = c.shard \
+                        AND o.xid >= pg_snapshot_xmax(c.s2) AND o.id + 0 > c.floor_id) \
                 OR EXISTS (SELECT FROM pg_snapshot_xip(c.s2) AS x (xid), LATERAL ( \
-                        SELECT FROM laneway.outbox o \
-                        WHERE o.shard = c.shard AND o.xid = x.xid AND o.id > c.floor_id LIMIT 1) AS late))), '{}')",
+                        SELECT FROM laneway.outbox o WHERE o.shard = c.shard AND o.xid = x.xid \
+                        AND o.id + 0 > c.floor_id LIMIT 1) AS late))), '{}') END",
     )
     .bind(&shards)
+    .bind(known.map(Snapshot::as_str))
     .fetch_one(pool.inner())
     .await
     .map_err(Error::doing(DOING))?;
@@ -88,7 +91,7 @@ pub async fn batch_bounds(pool: &Pool, shard: Shard, cursor: &Cursor) -> Result<
     };
     let row = sqlx::query(
         "SELECT coalesce(min(id), 1), coalesce(max(id), 0), count(*) FROM laneway.outbox \
-         WHERE shard = $1 AND xid >= $2::text::xid8 AND xid < $3::text::xid8 AND id > $4",
+         WHERE shard = $1 AND xid >= $2::text::xid8 AND xid < $3::text::xid8 AND id + 0 > $4",
     )
     .bind(shard.db())
     .bind(s1.xmax().to_string())
@@ -140,9 +143,10 @@ pub async fn batch_page(
                     (SELECT late.* FROM unnest($9::text[]) AS x (xid), LATERAL ( \
                         SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
                                created_at \
-                        FROM laneway.outbox WHERE shard = $1 AND xid = x.xid::xid8 AND id > $2 AND id > $10 \
+                        FROM laneway.outbox WHERE shard = $1 AND xid <= x.xid::xid8 \
+                            AND (xid, id) > (x.xid::xid8, greatest($2, $10)) \
                             AND pg_visible_in_snapshot(xid, $7::text::pg_snapshot) \
-                        ORDER BY id LIMIT $8) AS late)) AS rows ORDER BY id LIMIT $8), \
+                        ORDER BY xid, id LIMIT $8) AS late)) AS rows ORDER BY id LIMIT $8), \
                  sized AS (SELECT *, count(*) OVER () AS total, \
                         sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before \
                     FROM page) \

@@ -28,7 +28,7 @@ async fn emit(world: &World, rows: u32) {
 }
 
 async fn open(world: &World, lease: &Lease, version: u64) -> Cursor {
-    let poll = relay::poll(&world.pool, &[lease.shard]).await.unwrap();
+    let poll = relay::poll(&world.pool, &[lease.shard], None).await.unwrap();
     relay::batch_open(&world.pool, lease, &poll.snapshot, version, 1, MINUTE)
         .await
         .unwrap()
@@ -64,7 +64,7 @@ async fn a_batch_is_read_in_pages_bounded_by_rows_and_bytes() {
     let world = World::new().await;
     let lease = lease(&world).await;
     emit(&world, 7).await;
-    assert_eq!(relay::poll(&world.pool, &[lease.shard]).await.unwrap().fresh, [lease.shard]);
+    assert_eq!(relay::poll(&world.pool, &[lease.shard], None).await.unwrap().fresh, [lease.shard]);
     let cursor = open(&world, &lease, 1).await;
     emit(&world, 2).await;
     assert_eq!(
@@ -75,7 +75,7 @@ async fn a_batch_is_read_in_pages_bounded_by_rows_and_bytes() {
     assert_eq!(ids(&world, &lease, &cursor, 10, 10).await, [vec![1, 2, 3], vec![4, 5, 6], vec![7]]);
     let next = open(&world, &lease, 1).await;
     assert_eq!(ids(&world, &lease, &next, 10, 1_000).await, [vec![8, 9]]);
-    assert!(relay::poll(&world.pool, &[lease.shard]).await.unwrap().fresh.is_empty());
+    assert!(relay::poll(&world.pool, &[lease.shard], None).await.unwrap().fresh.is_empty());
 }
 
 /// A prepared transaction is under way until it is committed, whichever session does it.
@@ -106,7 +106,7 @@ async fn rows_of_a_transaction_under_way_come_in_the_batch_after_its_commit() {
     late.await.unwrap();
     // The old batches stay what they were: a resumed one uses its stored snapshots.
     assert_eq!(ids(&world, &lease, &first, 10, 1_000).await, [vec![2, 3]]);
-    assert_eq!(relay::poll(&world.pool, &[lease.shard]).await.unwrap().fresh, [lease.shard]);
+    assert_eq!(relay::poll(&world.pool, &[lease.shard], None).await.unwrap().fresh, [lease.shard]);
     emit(&world, 1).await;
     let third = open(&world, &lease, 1).await;
     assert_eq!(ids(&world, &lease, &third, 10, 1_000).await, [vec![1, 5]]);
@@ -174,5 +174,5 @@ async fn a_logical_restore_is_seen_and_everything_is_read_once_more() {
     assert_eq!(ids(&world, &lease, &cursor, 2, 1_000).await, [vec![1, 2], vec![3]]);
     let next = open(&world, &lease, 5).await;
     assert_eq!(ids(&world, &lease, &next, 10, 1_000).await, [vec![4, 5]]);
-    assert!(relay::poll(&world.pool, &[lease.shard]).await.unwrap().fresh.is_empty());
+    assert!(relay::poll(&world.pool, &[lease.shard], None).await.unwrap().fresh.is_empty());
 }
