@@ -6,7 +6,7 @@ use crate::effect::{FinalOutcome, SettleItem};
 use crate::input::Verdict;
 use crate::lanes::{Event, Lane, Phase};
 use crate::partition::{Deferred, Part, What};
-use crate::shared::{Effects, Shared};
+use crate::shared::{Effects, Shared, Timer};
 use laneway_wire::Timestamp;
 use std::time::Duration;
 
@@ -41,6 +41,15 @@ impl Part {
                 return;
             }
             Some(_) => return self.refuse(given, fx),
+        }
+        if given.verdict == Verdict::Delivered && head.due > sh.now {
+            // The unknown request may still travel: what follows in the lane waits for that (P1).
+            let due = head.due;
+            if self.deferred.len() < MOST_DEFERRED {
+                self.deferred.push(given);
+                sh.set_timer(due, Timer::Word { partition: self.id });
+            }
+            return;
         }
         match given.verdict {
             Verdict::NotApplied => {

@@ -309,6 +309,11 @@ impl Core {
                         part.look_for_expired(sh, fx);
                     }
                 }
+                Timer::Word { partition } => {
+                    if let Some(part) = self.parts.get_mut(&partition) {
+                        part.retry_commands(sh, fx);
+                    }
+                }
                 Timer::Relief { partition } => {
                     if let Some(part) = self.parts.get_mut(&partition) {
                         part.relief_set = false;

@@ -4,6 +4,7 @@ use crate::classify::{Verdict, classify};
 use crate::core::Outcome;
 use crate::effect::{AttemptRow, Effect, FinalOutcome, SettleItem};
 use crate::endpoint::Ep;
+use crate::hash;
 use crate::input::{AttemptResult, EndpointState, OnUnknown, SettleSeq, Ticket};
 use crate::lanes::Phase;
 use crate::mutant::Mutant;
@@ -16,8 +17,9 @@ use std::time::Duration;
 /// A request that the shell did not start is not asked for again before this.
 const NOT_STARTED_PAUSE: Duration = Duration::from_millis(200);
 
-/// An instance's probes in a row before it lets another instance have a turn.
-const PROBE_TURNS: u32 = 3;
+/// After so many of its probes an instance lets the next turn pass to another, on average. By a hash and not by
+/// counting: two bad lanes in step would leave a third instance without a turn.
+const PROBE_TURNS: u64 = 3;
 
 impl Part {
     /// The request of `ticket` ended. False if no such request is under way.
@@ -174,7 +176,9 @@ impl Part {
         let entry = sh.endpoints.at(ep);
         entry.probing = None;
         entry.probes_failed = if alive { 0 } else { entry.probes_failed + 1 };
-        let turns = if entry.probes_failed.is_multiple_of(PROBE_TURNS) && !alive { 2 } else { 1 };
+        let draw =
+            hash::of(entry.id.as_uuid().as_u128() ^ u128::from(self.epoch), entry.probes_failed);
+        let turns = if draw.is_multiple_of(PROBE_TURNS) && !alive { 2 } else { 1 };
         // The claim ends with its probe, whatever it was to last.
         entry.probe_until = sh.now + every;
         entry.probe_rests = sh.now + every * turns;

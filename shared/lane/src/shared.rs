@@ -23,6 +23,8 @@ pub(crate) enum Timer {
     Probe { ep: Ep },
     /// Look for expired heads.
     Expiry { partition: Partition, epoch: u64 },
+    /// A person's word on an unknown may be applied now.
+    Word { partition: Partition },
     /// Look whether the window must be relieved.
     Relief { partition: Partition },
 }

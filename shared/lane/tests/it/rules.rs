@@ -345,6 +345,8 @@ fn a_word_that_comes_before_the_core_knows_of_the_unknown_waits_for_it() {
     world.commit(World::partition_of(lane), 10);
     let command = world.command(lane, Verdict::Delivered);
     world.pump();
+    assert!(!world.db.commands_done.contains_key(&command), "the request may still travel (P1)");
+    world.pass(2 * SECOND);
     assert_eq!(world.db.commands_done[&command], "delivered");
     world.check_end();
 }
