@@ -21,8 +21,8 @@ setup: ## install what is missing: PostgreSQL, Kafka, Java, build tools (root: b
 
 demo: setup ## real PostgreSQL and Kafka, faults, and a verdict as one line of JSON (INPUT=events.ndjson: your own events)
 	@echo "demo: building" >&2
-	@$(CARGO) build --locked --release -p laneway -p laneway-system --bin laneway --bin laneway-demo
-	@$(STACK) run .laneway/demo -- $(TARGET)/release/laneway-demo $(if $(INPUT),--input '$(INPUT)')
+	@$(CARGO) build --locked -p laneway -p laneway-system --bin laneway --bin laneway-demo
+	@$(STACK) run .laneway/demo -- $(TARGET)/debug/laneway-demo $(if $(INPUT),--input '$(INPUT)')
 
 dev: setup ## PostgreSQL, Kafka and all services until Ctrl-C, with a first project, key and endpoint
 	@$(CARGO) run --locked -p laneway -- dev

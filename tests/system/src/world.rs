@@ -377,6 +377,7 @@ listen = "127.0.0.1:{api_port}"
 [relay]
 lease = "3s"
 [deliver]
+group = "{topic}"
 lease = "3s"
 "#
     )
