@@ -13,6 +13,7 @@ use laneway_wire::EventId;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(180);
 /// Application sessions that commit at once; each has its own user keys.
@@ -22,6 +23,10 @@ const COMMIT_ROWS: u32 = 200;
 const LATENCY_SECONDS: u32 = 15;
 /// Between two commits of the latency run.
 const TICK: Duration = Duration::from_millis(10);
+/// Commits of the latency run that are under way at once, at most.
+const COMMITS: usize = 8;
+/// The latency run counts as one at half the rate if it reached this part of it.
+const REACHED: f64 = 0.95;
 
 /// Fills the fields of this part.
 pub(crate) async fn measure(stack: &Stack, sizes: Sizes, report: &Report) -> Result<()> {
@@ -65,8 +70,15 @@ pub(crate) async fn measure(stack: &Stack, sizes: Sizes, report: &Report) -> Res
     say(format!("committed within {committed:.1?}, delivered within {took:.1?}; {}", load()));
     report.set("end_to_end_events_per_s", rate);
 
-    let late = latencies(&world, &receiver, rate / 2.0).await.with_context(|| world.tails())?;
-    say(format!("{} events at half the rate; {}", late.len(), load()));
+    let half = rate / 2.0;
+    let (late, reached) =
+        latencies(&world, &receiver, half).await.with_context(|| world.tails())?;
+    say(format!("{} events at {reached:.0}/s, wanted {half:.0}/s; {}", late.len(), load()));
+    if reached < half * REACHED {
+        let why = format!("measured at {reached:.0} rows/s: commits did not reach {half:.0}");
+        report.note("end_to_end_p50_ms", why.as_str());
+        report.note("end_to_end_p99_ms", why);
+    }
     report.set("end_to_end_p50_ms", percentile(&late, 50.0));
     report.set("end_to_end_p99_ms", percentile(&late, 99.0));
     Ok(())
@@ -89,11 +101,13 @@ async fn write(app: Arc<App>, writer: u32, rows: u32) -> Result<()> {
 }
 
 /// Milliseconds from the row's `created_at` (a moment before its commit) to the request's last byte, for rows
-/// committed at `rate`.
-async fn latencies(world: &World, receiver: &Receiver, rate: f64) -> Result<Vec<f64>> {
+/// committed at `rate`; and the rate that was reached.
+async fn latencies(world: &World, receiver: &Receiver, rate: f64) -> Result<(Vec<f64>, f64)> {
     let ticks = LATENCY_SECONDS * 1_000 / TICK.as_millis() as u32;
     let per_tick = (rate * TICK.as_secs_f64()).max(1.0);
     let (mut clock, mut emitted) = (tokio::time::interval(TICK), 0_u32);
+    // Several at a time: a commit that is slow must not slow the rate down.
+    let mut commits = JoinSet::new();
     let start = Instant::now();
     for tick in 1..=ticks {
         clock.tick().await;
@@ -102,12 +116,20 @@ async fn latencies(world: &World, receiver: &Receiver, rate: f64) -> Result<Vec<
             .map(|i| (format!("l{}", i % KEYS), body(&format!("l{}", i % KEYS), i / KEYS + 1)))
             .collect();
         emitted = wanted;
+        if commits.len() >= COMMITS
+            && let Some(done) = commits.join_next().await
+        {
+            done??;
+        }
         if !batch.is_empty() {
-            world.app.emit_many("bench.latency", &batch).await?;
+            let app = Arc::clone(&world.app);
+            commits.spawn(async move { app.emit_many("bench.latency", &batch).await });
         }
     }
+    while let Some(done) = commits.join_next().await {
+        done??;
+    }
     let reached = f64::from(emitted) / start.elapsed().as_secs_f64();
-    say(format!("wanted {rate:.0} rows/s, committed {reached:.0} rows/s"));
     let all = || async { Ok(receiver.journal().counts().0 > u64::from(emitted)) };
     until("the rows of the latency run", LIMIT, all).await?;
     let made: Vec<(uuid::Uuid, i64)> = sqlx::query_as(
@@ -126,5 +148,5 @@ async fn latencies(world: &World, receiver: &Receiver, rate: f64) -> Result<Vec<
         let at = made.remove(&event)?;
         Some((i64::try_from(entry.unix_ms).ok()? - at) as f64)
     });
-    Ok(late.collect())
+    Ok((late.collect(), reached))
 }
