@@ -6,8 +6,8 @@
 
 pub mod deliveries;
 pub mod delivery;
-pub mod endpoints;
 pub mod emit;
+pub mod endpoints;
 mod error;
 pub mod events;
 pub mod idempotency;

@@ -14,7 +14,8 @@ fn root() -> PathBuf {
 
 /// Which part of the tree a package is in: `services`, `shared` or `tests`.
 fn part(package: &Package, root: &Path) -> String {
-    let relative = package.manifest_path.as_std_path().strip_prefix(root).expect("in the workspace");
+    let relative =
+        package.manifest_path.as_std_path().strip_prefix(root).expect("in the workspace");
     relative.components().next().expect("a folder").as_os_str().to_string_lossy().into_owned()
 }
 
@@ -82,10 +83,21 @@ fn drivers_are_used_only_by_the_crate_that_owns_them() {
 #[test]
 fn the_pure_crates_know_no_driver_runtime_clock_or_log() {
     const FORBIDDEN: [&str; 12] = [
-        "tokio", "tokio-util", "futures-util", "tracing", "sqlx", "rdkafka", "reqwest", "axum", "chrono", "rand",
-        "rustix", "config",
+        "tokio",
+        "tokio-util",
+        "futures-util",
+        "tracing",
+        "sqlx",
+        "rdkafka",
+        "reqwest",
+        "axum",
+        "chrono",
+        "rand",
+        "rustix",
+        "config",
     ];
-    const PURE_TEXT: [&str; 5] = ["std::time::Instant", "SystemTime", "std::fs", "std::net", "std::thread"];
+    const PURE_TEXT: [&str; 5] =
+        ["std::time::Instant", "SystemTime", "std::fs", "std::net", "std::thread"];
     let metadata = metadata();
     for package in metadata.workspace_packages() {
         if !["laneway-wire", "laneway-lane"].contains(&package.name.as_str()) {
@@ -108,8 +120,11 @@ fn the_pure_crates_know_no_driver_runtime_clock_or_log() {
 fn shared_never_uses_services_and_services_never_each_other() {
     let metadata = metadata();
     let root = root();
-    let parts: BTreeMap<&str, String> =
-        metadata.workspace_packages().iter().map(|package| (package.name.as_str(), part(package, &root))).collect();
+    let parts: BTreeMap<&str, String> = metadata
+        .workspace_packages()
+        .iter()
+        .map(|package| (package.name.as_str(), part(package, &root)))
+        .collect();
     for package in metadata.workspace_packages() {
         let name = package.name.as_str();
         for dependency in normal_dependencies(package) {
@@ -128,10 +143,16 @@ fn shared_never_uses_services_and_services_never_each_other() {
 #[test]
 fn the_checker_shares_no_code_with_the_product() {
     let metadata = metadata();
-    let ours: BTreeSet<&str> = metadata.workspace_packages().iter().map(|package| package.name.as_str()).collect();
-    let checker = metadata.workspace_packages().into_iter().find(|package| package.name == "laneway-checker");
+    let ours: BTreeSet<&str> =
+        metadata.workspace_packages().iter().map(|package| package.name.as_str()).collect();
+    let checker =
+        metadata.workspace_packages().into_iter().find(|package| package.name == "laneway-checker");
     for dependency in checker.expect("the checker").dependencies.iter() {
-        assert!(!ours.contains(dependency.name.as_str()), "laneway-checker uses {}", dependency.name);
+        assert!(
+            !ours.contains(dependency.name.as_str()),
+            "laneway-checker uses {}",
+            dependency.name
+        );
     }
 }
 
@@ -155,7 +176,8 @@ fn no_file_is_one_that_a_reader_must_scroll_for_ever() {
 fn a_service_is_a_library_with_its_own_settings_metrics_errors_and_readme() {
     for service in ["relay", "deliver", "api"] {
         let folder = root().join("services").join(service);
-        for wanted in ["README.md", "src/lib.rs", "src/config.rs", "src/error.rs", "src/metrics.rs"] {
+        for wanted in ["README.md", "src/lib.rs", "src/config.rs", "src/error.rs", "src/metrics.rs"]
+        {
             assert!(folder.join(wanted).is_file(), "services/{service}/{wanted} is missing");
         }
     }
@@ -172,7 +194,9 @@ fn registered_metrics() -> BTreeSet<String> {
         for literal in text(&path).split('"').skip(1).step_by(2) {
             let prefixes = ["laneway_", "http_", "webhook_"];
             if prefixes.iter().any(|prefix| literal.starts_with(prefix))
-                && literal.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+                && literal
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
             {
                 found.insert(literal.to_owned());
             }
@@ -195,33 +219,59 @@ fn every_metric_is_documented() {
 fn every_alert_names_an_existing_metric_and_an_existing_runbook() {
     let metrics = registered_metrics();
     let rules = text(&root().join("deploy/observability/alerts.yaml"));
-    let alerts: Vec<&str> =
-        rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).map(str::trim).collect();
+    let alerts: Vec<&str> = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+        .map(str::trim)
+        .collect();
     assert!(alerts.len() >= 8, "only {} alerts", alerts.len());
     for alert in &alerts {
-        assert!(root().join(format!("docs/runbooks/{alert}.md")).is_file(), "{alert} has no runbook");
+        assert!(
+            root().join(format!("docs/runbooks/{alert}.md")).is_file(),
+            "{alert} has no runbook"
+        );
     }
     for runbook in std::fs::read_dir(root().join("docs/runbooks")).expect("runbooks") {
         let name = runbook.expect("entry").file_name().to_string_lossy().into_owned();
-        let Some(alert) = name.strip_suffix(".md").filter(|name| name.starts_with("Laneway")) else { continue };
+        let Some(alert) = name.strip_suffix(".md").filter(|name| name.starts_with("Laneway"))
+        else {
+            continue;
+        };
         assert!(alerts.contains(&alert), "runbook {alert} has no alert");
     }
     let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     for word in words.filter(|word| word.starts_with("laneway_")) {
-        let stem = ["_total", "_bucket", "_sum", "_count"].iter().fold(word, |word, end| word.trim_end_matches(end));
-        assert!(metrics.contains(word) || metrics.contains(stem), "the alerts use {word}, which no code registers");
+        let stem = ["_total", "_bucket", "_sum", "_count"]
+            .iter()
+            .fold(word, |word, end| word.trim_end_matches(end));
+        assert!(
+            metrics.contains(word) || metrics.contains(stem),
+            "the alerts use {word}, which no code registers"
+        );
     }
 }
 
 #[test]
 fn nothing_names_the_host_of_a_package_registry() {
     // Written in pieces, so that this file does not name them either.
-    let hosts = [["crates", "io"], ["repo1.maven", "org"], ["proxy.golang", "org"], ["registry.npmjs", "org"], ["pypi", "org"]];
-    let endings = [".rs", ".toml", ".md", ".sh", ".yaml", ".yml", ".xml", ".json", "Makefile", "stack", "run"];
+    let hosts = [
+        ["crates", "io"],
+        ["repo1.maven", "org"],
+        ["proxy.golang", "org"],
+        ["registry.npmjs", "org"],
+        ["pypi", "org"],
+    ];
+    let endings = [
+        ".rs", ".toml", ".md", ".sh", ".yaml", ".yml", ".xml", ".json", "Makefile", "stack", "run",
+    ];
     for path in files(&endings) {
         let text = text(&path);
         for [name, end] in hosts {
-            assert!(!text.contains(&format!("{name}.{end}")), "{} names {name}.{end}", path.display());
+            assert!(
+                !text.contains(&format!("{name}.{end}")),
+                "{} names {name}.{end}",
+                path.display()
+            );
         }
     }
 }

@@ -96,7 +96,11 @@ impl Verdict {
     }
 }
 
-fn write<T: Serialize>(world: &World, name: &str, lines: impl Iterator<Item = T>) -> Result<Source> {
+fn write<T: Serialize>(
+    world: &World,
+    name: &str,
+    lines: impl Iterator<Item = T>,
+) -> Result<Source> {
     let mut text = String::new();
     for line in lines {
         text.push_str(&serde_json::to_string(&line)?);

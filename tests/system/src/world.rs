@@ -3,9 +3,9 @@
 use crate::app::App;
 use crate::faults::Faults;
 use anyhow::{Context, Result, bail};
+use laneway_client::{Client, NewEndpoint, NewSubscription};
 use laneway_testkit::{Child, Stack, free_port, fresh_topic_name, temp_dir, wait_for};
 use laneway_wire::{EndpointId, TenantId};
-use laneway_client::{Client, NewEndpoint, NewSubscription};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -51,7 +51,12 @@ pub struct EndpointOptions {
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        Self { on_unknown: "resend", timeout: Duration::from_secs(2), max_connections: 16, ordering: "user" }
+        Self {
+            on_unknown: "resend",
+            timeout: Duration::from_secs(2),
+            max_connections: 16,
+            ordering: "user",
+        }
     }
 }
 
@@ -179,7 +184,8 @@ impl World {
     pub fn cli_json(&self, args: &[&str]) -> Result<Value> {
         let args: Vec<&str> = ["-o", "json"].iter().chain(args).copied().collect();
         let output = self.cli(&args)?;
-        serde_json::from_str(&output).with_context(|| format!("laneway {}: {output}", args.join(" ")))
+        serde_json::from_str(&output)
+            .with_context(|| format!("laneway {}: {output}", args.join(" ")))
     }
 
     /// Makes an endpoint at `url` with a subscription to everything.
@@ -211,8 +217,11 @@ impl World {
         let client = self.client()?;
         let id = client.endpoint_create(&new).await?.endpoint.id;
         let event_type = event_type.to_owned();
-        let subscription =
-            NewSubscription { endpoint_id: id, event_type: event_type.clone(), ordering_enabled: None };
+        let subscription = NewSubscription {
+            endpoint_id: id,
+            event_type: event_type.clone(),
+            ordering_enabled: None,
+        };
         client.subscription_create(&subscription).await?;
         let path = url.splitn(4, '/').nth(3).map_or("/".to_owned(), |path| format!("/{path}"));
         let ordering = options.ordering;
@@ -240,7 +249,8 @@ impl World {
     pub fn spawn(&mut self, service: &str, name: &str, envs: &[(&str, &str)]) -> Result<()> {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
-        let mut all = vec![("LANEWAY_ADMIN__LISTEN", listen.as_str()), ("LANEWAY_SERVICE__INSTANCE", name)];
+        let mut all =
+            vec![("LANEWAY_ADMIN__LISTEN", listen.as_str()), ("LANEWAY_SERVICE__INSTANCE", name)];
         all.extend(self.settings.iter().map(|(name, value)| (*name, value.as_str())));
         all.extend(envs);
         let config = self.config.display().to_string();
@@ -336,8 +346,10 @@ impl World {
     /// Panics with where things stand when `limit` passes first.
     pub async fn wait_settled(&self, count: i64, limit: Duration) {
         let what = format!("{count} settled deliveries; logs in {}", self.dir.display());
-        wait_for(&what, limit, || async { self.settled().await.is_ok_and(|settled| settled >= count) })
-            .await;
+        wait_for(&what, limit, || async {
+            self.settled().await.is_ok_and(|settled| settled >= count)
+        })
+        .await;
     }
 
     /// Every process and what it said last, for a test that fails.
@@ -349,7 +361,13 @@ impl World {
     }
 }
 
-fn configuration(stack: &Stack, database: &str, topic: &str, api_port: u16, options: &Options) -> String {
+fn configuration(
+    stack: &Stack,
+    database: &str,
+    topic: &str,
+    api_port: u16,
+    options: &Options,
+) -> String {
     let Options { partitions, log_level, .. } = options;
     let kafka = stack.kafka();
     format!(
@@ -402,7 +420,8 @@ async fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let work = async {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

@@ -24,10 +24,18 @@ async fn killed_between_answer_and_settle_each_lane_repeats_exactly_its_head() -
     scene.drained(Duration::from_secs(90)).await;
 
     let verdict = scene.judged().await;
-    assert!(verdict.number("duplicates") >= 1.0, "the answered head was sent again: {}", verdict.line());
+    assert!(
+        verdict.number("duplicates") >= 1.0,
+        "the answered head was sent again: {}",
+        verdict.line()
+    );
     for (delivery, requests) in by_delivery(&scene.receivers[0]) {
-        let ids: Vec<_> = requests.iter().map(|request| (&request.webhook_id, &request.body_sha256)).collect();
-        assert!(requests.len() <= 2 && ids.windows(2).all(|pair| pair[0] == pair[1]), "{delivery}: {requests:?}");
+        let ids: Vec<_> =
+            requests.iter().map(|request| (&request.webhook_id, &request.body_sha256)).collect();
+        assert!(
+            requests.len() <= 2 && ids.windows(2).all(|pair| pair[0] == pair[1]),
+            "{delivery}: {requests:?}"
+        );
     }
     Ok(())
 }

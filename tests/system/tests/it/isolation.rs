@@ -14,7 +14,10 @@ const EACH: usize = 20;
 async fn one_dead_key_delays_no_other() -> Result<()> {
     let control = run(false).await?;
     let with_dead = run(true).await?;
-    assert!(with_dead < control + 2.0, "p99 of the others {with_dead:.2} s, without the dead key {control:.2} s");
+    assert!(
+        with_dead < control + 2.0,
+        "p99 of the others {with_dead:.2} s, without the dead key {control:.2} s"
+    );
     Ok(())
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 async fn under_load(stack: &Stack) -> Result<(Scene, tokio::task::JoinHandle<Result<u32>>)> {
-    let mut scene = Scene::on(stack, Options::default(), vec![EndpointOptions::default(); 2]).await?;
+    let mut scene =
+        Scene::on(stack, Options::default(), vec![EndpointOptions::default(); 2]).await?;
     scene.services(2).await?;
     let app = Arc::clone(&scene.world.app);
     let load = tokio::spawn(async move {

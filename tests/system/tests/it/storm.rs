@@ -9,7 +9,11 @@ use std::time::{Duration, Instant};
 /// K9 in small, with 20 % failures (P1–P5).
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_joining_and_leaving_under_load_lose_and_reorder_nothing() -> Result<()> {
-    let mut scene = Scene::shared(Options { partitions: 8, ..Options::default() }, vec![EndpointOptions::default(); 2]).await?;
+    let mut scene = Scene::shared(
+        Options { partitions: 8, ..Options::default() },
+        vec![EndpointOptions::default(); 2],
+    )
+    .await?;
     for receiver in &scene.receivers {
         // The same requests fail in every run: by the last digit of the delivery id's checksum and the attempt.
         receiver.set_script(|request| {

@@ -71,7 +71,8 @@ impl Scene {
 
     /// The verdict; panics with its witness if anything was lost, out of order, or repeated without explanation.
     pub(crate) async fn judged(&self) -> Verdict {
-        let verdict = Verdict::of(&self.world, &self.receivers).await.expect("the judge can read everything");
+        let verdict =
+            Verdict::of(&self.world, &self.receivers).await.expect("the judge can read everything");
         verdict.assert_clean();
         verdict
     }

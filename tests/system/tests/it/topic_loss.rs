@@ -22,7 +22,8 @@ async fn recreate(scene: &Scene) -> Result<()> {
 
 /// P4, K6, I6: everything is delivered, in order; the generation was raised.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_deleted_and_recreated_under_load_is_published_again_from_the_outbox() -> Result<()> {
+async fn a_topic_deleted_and_recreated_under_load_is_published_again_from_the_outbox() -> Result<()>
+{
     let mut scene = Scene::shared(Options::default(), vec![EndpointOptions::default()]).await?;
     scene.services(2).await?;
     let app = Arc::clone(&scene.world.app);

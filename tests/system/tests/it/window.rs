@@ -31,8 +31,15 @@ async fn a_dead_lane_holds_neither_its_partition_nor_the_restart() -> Result<()>
     .await;
 
     scene.world.kill("deliver-1");
-    let position = scene.world.app.number("SELECT max(next_offset) FROM laneway_control.partition_owners").await?;
-    assert!(position > 50_001 - WINDOW, "the stored position {position} is more than the window behind");
+    let position = scene
+        .world
+        .app
+        .number("SELECT max(next_offset) FROM laneway_control.partition_owners")
+        .await?;
+    assert!(
+        position > 50_001 - WINDOW,
+        "the stored position {position} is more than the window behind"
+    );
     let before = scene.world.app.number(attempts).await?;
     scene.world.up("deliver", "deliver-1").await?;
     wait_for("another attempt of the dead lane", Duration::from_secs(90), || async {
@@ -42,7 +49,10 @@ async fn a_dead_lane_holds_neither_its_partition_nor_the_restart() -> Result<()>
     let all = by_delivery(&scene.receivers[0]);
     let dead = all.values().max_by_key(|requests| requests.len()).expect("requests");
     let numbers: Vec<u32> = dead.iter().filter_map(|request| request.attempt).collect();
-    assert!(numbers.windows(2).all(|pair| pair[0] <= pair[1]), "attempt numbers went back: {numbers:?}");
+    assert!(
+        numbers.windows(2).all(|pair| pair[0] <= pair[1]),
+        "attempt numbers went back: {numbers:?}"
+    );
     let repeated = all.values().filter(|requests| requests.len() > 1).count();
     assert!(repeated <= 65, "{repeated} deliveries were repeated: more than were in flight");
     Ok(())

@@ -29,7 +29,11 @@ async fn a_paused_owner_that_comes_back_changes_nothing_and_is_counted() -> Resu
     scene.world.faults.note_since("pause", "deliver-1", paused);
     scene.drained(Duration::from_secs(120)).await;
     wait_for("the fenced owner's count", Duration::from_secs(60), || async {
-        scene.world.metric("deliver-1", "laneway_fenced_total").await.is_ok_and(|count| count >= 1.0)
+        scene
+            .world
+            .metric("deliver-1", "laneway_fenced_total")
+            .await
+            .is_ok_and(|count| count >= 1.0)
     })
     .await;
     scene.judged().await;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use laneway_system::{EndpointOptions, Options, Verdict, World, monotonic_ns};
 use laneway_testkit::{Behaviour, Door, Receiver, ReceiverConfig, Request, Stack};
 use laneway_wire::EventId;
-use serde_json::{Value};
+use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
@@ -29,7 +29,9 @@ const NAMES: [&str; 3] = ["crm", "billing", "warehouse"];
 pub(crate) async fn play(events: Vec<Event>) -> Result<Value> {
     let deliveries = events.len() as u64 * NAMES.len() as u64;
     let view = Arc::new(View::new(events.len() as u64, deliveries));
-    view.say("starting PostgreSQL, Kafka, relay, two deliver processes, the API and three receivers");
+    view.say(
+        "starting PostgreSQL, Kafka, relay, two deliver processes, the API and three receivers",
+    );
     let stack = Stack::shared().await;
     let mut world = World::start(stack, Options { partitions: 12, ..Options::default() }).await?;
     let mut receivers = Vec::new();
@@ -44,7 +46,9 @@ pub(crate) async fn play(events: Vec<Event>) -> Result<Value> {
         ids.push(world.endpoint(&url, EndpointOptions::default()).await?.to_string());
         receivers.push(receiver);
     }
-    for (service, name) in [("relay", "relay-1"), ("deliver", "deliver-1"), ("deliver", "deliver-2")] {
+    for (service, name) in
+        [("relay", "relay-1"), ("deliver", "deliver-1"), ("deliver", "deliver-2")]
+    {
         world.spawn(service, name, &[])?;
     }
     for name in ["relay-1", "deliver-1", "deliver-2"] {
@@ -53,9 +57,18 @@ pub(crate) async fn play(events: Vec<Event>) -> Result<Value> {
 
     let failing_key = busiest_key(&events);
     let failing = Arc::new(RwLock::new(HashSet::<String>::new()));
-    let emitting = tokio::spawn(emit(Arc::clone(&world.app), events, failing_key.clone(), Arc::clone(&failing)));
+    let emitting = tokio::spawn(emit(
+        Arc::clone(&world.app),
+        events,
+        failing_key.clone(),
+        Arc::clone(&failing),
+    ));
     let start = Instant::now();
-    let looking = tokio::spawn(look(Arc::clone(&world.app), view.clone(), receivers.iter().map(|r| r.journal().clone()).collect()));
+    let looking = tokio::spawn(look(
+        Arc::clone(&world.app),
+        view.clone(),
+        receivers.iter().map(|r| r.journal().clone()).collect(),
+    ));
 
     // The endpoint that is down.
     sleep_until(start + DOWN_AT).await;
@@ -65,7 +78,11 @@ pub(crate) async fn play(events: Vec<Event>) -> Result<Value> {
     // The key that fails.
     sleep_until(start + KEY_FAILS_AT).await;
     let key = failing_key.unwrap_or_default();
-    view.say(&format!("endpoint {} answers 503 to user key {key} for {} s", NAMES[1], KEY_FAILS_FOR.as_secs()));
+    view.say(&format!(
+        "endpoint {} answers 503 to user key {key} for {} s",
+        NAMES[1],
+        KEY_FAILS_FOR.as_secs()
+    ));
     let key_ns = monotonic_ns();
     receivers[1].set_script(refuse(failing));
     // The process that is killed.
@@ -91,7 +108,10 @@ pub(crate) async fn play(events: Vec<Event>) -> Result<Value> {
         }
     });
     if drained.await.is_err() {
-        view.say(&format!("not everything was delivered within {DRAIN_LIMIT:?}; {}", world.tails()));
+        view.say(&format!(
+            "not everything was delivered within {DRAIN_LIMIT:?}; {}",
+            world.tails()
+        ));
     }
     looking.abort();
     view.end();
@@ -135,16 +155,23 @@ fn refuse(failing: Arc<RwLock<HashSet<String>>>) -> impl Fn(&Request) -> Behavio
 }
 
 /// Shows how it goes until it is aborted.
-async fn look(app: Arc<laneway_system::App>, view: Arc<View>, journals: Vec<laneway_testkit::Journal>) {
+async fn look(
+    app: Arc<laneway_system::App>,
+    view: Arc<View>,
+    journals: Vec<laneway_testkit::Journal>,
+) {
     let mut tick = tokio::time::interval(Duration::from_millis(500));
     loop {
         tick.tick().await;
         view.show(Numbers {
             emitted: app.committed(),
-            delivered: app_number(&app, "SELECT count(*) FROM laneway_control.inbox").await.cast_unsigned(),
+            delivered: app_number(&app, "SELECT count(*) FROM laneway_control.inbox")
+                .await
+                .cast_unsigned(),
             requests: journals.iter().map(|journal| journal.counts().0).sum(),
             parked: app_number(&app, "SELECT count(*) FROM laneway_control.parked_lanes").await,
-            degraded: app_number(&app, "SELECT count(*) FROM laneway_control.endpoint_health").await,
+            degraded: app_number(&app, "SELECT count(*) FROM laneway_control.endpoint_health")
+                .await,
         });
     }
 }

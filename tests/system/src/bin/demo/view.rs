@@ -30,14 +30,16 @@ impl View {
     pub(crate) fn new(events: u64, deliveries: u64) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| {
             let all = MultiProgress::new();
-            let style = |template| {
-                ProgressStyle::with_template(template).expect("the templates are fixed")
-            };
+            let style =
+                |template| ProgressStyle::with_template(template).expect("the templates are fixed");
             let bar = "{prefix:>10} {bar:40} {pos}/{len} {per_sec}";
-            let emitted = all.add(ProgressBar::new(events).with_prefix("committed").with_style(style(bar)));
-            let delivered =
-                all.add(ProgressBar::new(deliveries).with_prefix("delivered").with_style(style(bar)));
-            let state = all.add(ProgressBar::new(0).with_style(style("{prefix:>10} {msg}")).with_prefix("waiting"));
+            let emitted =
+                all.add(ProgressBar::new(events).with_prefix("committed").with_style(style(bar)));
+            let delivered = all
+                .add(ProgressBar::new(deliveries).with_prefix("delivered").with_style(style(bar)));
+            let state = all.add(
+                ProgressBar::new(0).with_style(style("{prefix:>10} {msg}")).with_prefix("waiting"),
+            );
             (all, emitted, delivered, state)
         });
         Self { bars, last_line: Mutex::new(None), events, deliveries }
@@ -53,7 +55,8 @@ impl View {
 
     /// New numbers.
     pub(crate) fn show(&self, numbers: Numbers) {
-        let waiting = format!("{} lanes parked, {} endpoints degraded", numbers.parked, numbers.degraded);
+        let waiting =
+            format!("{} lanes parked, {} endpoints degraded", numbers.parked, numbers.degraded);
         match &self.bars {
             Some((_, emitted, delivered, state)) => {
                 emitted.set_position(numbers.emitted);
@@ -66,7 +69,11 @@ impl View {
                     *last = Some(Instant::now());
                     line(&format!(
                         "committed {}/{}  delivered {}/{}  requests {}  {waiting}",
-                        numbers.emitted, self.events, numbers.delivered, self.deliveries, numbers.requests
+                        numbers.emitted,
+                        self.events,
+                        numbers.delivered,
+                        self.deliveries,
+                        numbers.requests
                     ));
                 }
             }
