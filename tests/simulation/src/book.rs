@@ -31,6 +31,8 @@ pub struct Story {
     pub first_held: Option<Time>,
     /// Its horizon does not begin before this: it was never tried when an unknown or a disabled time ended before it.
     pub clock_from: Time,
+    /// How long the horizon's clock had stood still when a core first had it, and when it was first tried, ms.
+    pub stalled: (Time, Option<Time>),
     /// It has a parked row, or had one.
     pub parked: bool,
     /// It is a held unknown.
@@ -206,8 +208,11 @@ impl Book {
                 self.broken.extend(held.map(|(_, epoch)| *epoch));
             }
             Event::Took { delivery, .. } => {
+                let stalled = self.stalled(*delivery, at);
                 let story = &mut self.deliveries[*delivery as usize];
-                story.first_took.get_or_insert(at);
+                if story.first_took.is_none() {
+                    (story.first_took, story.stalled.0) = (Some(at), stalled);
+                }
             }
             Event::Began {
                 request: _,
@@ -298,6 +303,7 @@ impl Book {
             first_took: None,
             first_held: None,
             clock_from: 0,
+            stalled: (0, None),
             parked: false,
             held: false,
             intent: None,
@@ -307,6 +313,7 @@ impl Book {
     }
 
     fn wrote(&mut self, at: Time, delivery: Delivery, epoch: Epoch, write: &Write) {
+        let stalled = self.stalled(delivery, at);
         let story = &mut self.deliveries[delivery as usize];
         let mut held = story.held;
         let mut since = at;
@@ -321,6 +328,7 @@ impl Book {
             Write::Intent { attempt } => story.intent = Some((epoch, *attempt)),
             Write::Attempt { attempt, kind, ended, unknown, made, .. } => {
                 story.recorded = story.recorded.max(*attempt);
+                story.stalled.1.get_or_insert(stalled);
                 if *made {
                     story.last = Some((*ended, *kind, *attempt));
                 }

@@ -144,7 +144,10 @@ impl Checker for Horizon {
                 ..
             } => {
                 let story = book.story(*delivery);
-                let took = story.first_took.unwrap_or(at).max(story.clock_from);
+                let stalled = story.stalled.1.unwrap_or_else(|| book.stalled(*delivery, at));
+                let took = story.first_took.unwrap_or(at);
+                // It may begin anew when a standstill ends, and must at least not run during one.
+                let took = (took + stalled - story.stalled.0).min(took.max(story.clock_from));
                 if at < took + self.horizon - TOLERANCE {
                     return Err(format!(
                         "delivery {delivery}, whose horizon began at {took}, expires after {} ms",
