@@ -144,6 +144,7 @@ impl Core {
                     return false;
                 }
                 self.forget(partition);
+                self.sh.last_epoch = epoch;
                 self.parts.insert(partition, Part::new(partition, epoch, next_offset, generation));
                 true
             }

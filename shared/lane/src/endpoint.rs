@@ -65,6 +65,10 @@ pub(crate) struct EndpointEntry {
     pub(crate) probe_rests: Timestamp,
     /// Probes of this core in a row that showed no life.
     pub(crate) probes_failed: u32,
+    /// Drawn anew for each claim, so that an instance whose clock lags is not always the last to ask.
+    pub(crate) probe_wait: Duration,
+    /// Claims so far.
+    pub(crate) claims: u32,
     /// When the probe is looked at next.
     pub(crate) probe_timer: Option<Timestamp>,
     pub(crate) claim: Option<Claim>,
@@ -97,6 +101,8 @@ impl EndpointEntry {
             probe_until: Timestamp(0),
             probe_rests: Timestamp(0),
             probes_failed: 0,
+            probe_wait: Duration::ZERO,
+            claims: 0,
             probe_timer: None,
             claim: None,
             probing: None,
@@ -110,7 +116,7 @@ impl EndpointEntry {
 
     /// When the next probe may be claimed.
     pub(crate) fn next_probe(&self) -> Timestamp {
-        self.probe_until.max(self.probe_rests)
+        self.probe_until.max(self.probe_rests) + self.probe_wait
     }
 
     /// Whether lanes of it may be live and loaded.

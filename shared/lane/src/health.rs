@@ -4,6 +4,7 @@
 use crate::core::Core;
 use crate::effect::Effect;
 use crate::endpoint::{Claim, Ep};
+use crate::hash;
 use crate::input::{EndpointState, Epoch, OnUnknown, ParkedEvent, Partition};
 use crate::judge::CLAIM_GRACE;
 use crate::lanes::Phase;
@@ -14,6 +15,8 @@ use laneway_wire::{EndpointId, Timestamp};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Instances ask for the next probe within so many ms of each other.
+const PROBE_SPREAD_MS: u64 = 400;
 /// A probe that found no free slot is tried again after this.
 const PROBE_WAIT: Duration = Duration::from_millis(100);
 
@@ -87,7 +90,12 @@ impl Core {
         }
         let (endpoint, timeout) = (entry.id, entry.timeout);
         let clock = sh.next_clock();
-        sh.endpoints.at(ep).claim = Some(Claim { clock, at: now });
+        let salt = u128::from(sh.last_epoch);
+        let entry = sh.endpoints.at(ep);
+        entry.claim = Some(Claim { clock, at: now });
+        entry.claims = entry.claims.wrapping_add(1);
+        let draw = hash::of(entry.id.as_uuid().as_u128() ^ salt, entry.claims);
+        entry.probe_wait = Duration::from_millis(draw % PROBE_SPREAD_MS);
         sh.claims += 1;
         fx.push(Effect::ClaimProbe { endpoint, timeout });
     }

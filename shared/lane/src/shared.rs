@@ -2,7 +2,7 @@
 
 use crate::effect::Effect;
 use crate::endpoint::{Endpoints, Ep};
-use crate::input::Partition;
+use crate::input::{Epoch, Partition};
 use crate::limits::Limits;
 use crate::mutant::{Mutant, Planted};
 use laneway_wire::Timestamp;
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     /// Rises with each load: tells answers read before a write from later ones.
     pub(crate) clock: u32,
     stamp: u64,
+    /// The last epoch assigned: no other instance has it.
+    pub(crate) last_epoch: Epoch,
     pub(crate) in_flight: u32,
     /// Probes asked for: each will need a slot.
     pub(crate) claims: u32,
@@ -71,6 +73,7 @@ impl Shared {
             changed: Vec::new(),
             clock: 0,
             stamp: 0,
+            last_epoch: 0,
             in_flight: 0,
             claims: 0,
             loaded_lanes: 0,
