@@ -39,6 +39,9 @@ pub struct Relay {
     pub page_bytes: u64,
     /// Records of one lane that a page publishes, one after the other; the rest is held and follows by itself.
     pub waves: u32,
+    /// How long a record may wait for others to share its request, at most 100 ms.
+    #[serde(with = "humantime_serde")]
+    pub linger: Duration,
     /// Between two looks at the outbox while rows keep coming, 1 ms to 1 s.
     #[serde(with = "humantime_serde")]
     pub poll_busy: Duration,
@@ -70,6 +73,7 @@ impl Default for Relay {
             page_rows: 2_000,
             page_bytes: 4 * 1024 * 1024,
             waves: 16,
+            linger: Duration::from_millis(2),
             poll_busy: Duration::from_millis(2),
             poll_idle: Duration::from_millis(25),
             lease: Duration::from_secs(10),
@@ -89,6 +93,7 @@ impl Validate for Relay {
         problems.range("page_rows", self.page_rows, 1..=10_000);
         problems.range("page_bytes", self.page_bytes, 64 * 1024..=64 * 1024 * 1024);
         problems.range("waves", self.waves, 1..=1_000);
+        problems.duration("linger", self.linger, ms(0)..=ms(100));
         problems.duration("poll_busy", self.poll_busy, ms(1)..=ms(1_000));
         problems.duration("poll_idle", self.poll_idle, self.poll_busy..=ms(10_000));
         problems.duration("lease", self.lease, ms(1_000)..=ms(300_000));

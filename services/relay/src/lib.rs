@@ -115,10 +115,9 @@ async fn start(
     let admin = Admin::new(&connection)?;
     let generation =
         patiently("the topic", || topology_of(&control, &admin, &settings.kafka)).await?;
-    let interval = settings.relay.watch;
     let (mut watch, topics) = patiently("the topic", || {
         let (control, connection, admin) = (control.clone(), connection.clone(), admin.clone());
-        Watch::start(control, connection, admin, &generation, interval, metrics.clone())
+        Watch::start(control, connection, admin, &generation, &settings.relay, metrics.clone())
     })
     .await?;
     // Before the first record: what was lost while nobody looked.

@@ -2,6 +2,7 @@
 //! was acknowledged (design section 4, "Loss of the log").
 
 use crate::Error;
+use crate::config::Relay;
 use crate::metrics::Metrics;
 use laneway_bus::{Admin, Connection, Producer, ProducerSettings};
 use laneway_platform::clock;
@@ -113,6 +114,7 @@ pub(crate) struct Watch {
     admin: Admin,
     topic: String,
     interval: Duration,
+    linger: Duration,
     metrics: Arc<Metrics>,
     current: watch::Sender<Arc<Topic>>,
     suspicions: mpsc::Receiver<Suspicion>,
@@ -125,20 +127,20 @@ impl Watch {
         connection: Connection,
         admin: Admin,
         generation: &Generation,
-        interval: Duration,
+        settings: &Relay,
         metrics: Arc<Metrics>,
     ) -> Result<(Self, Topics), Error> {
-        let first = topic(&control, &connection, generation).await?;
+        let first = topic(&control, &connection, settings.linger, generation).await?;
         metrics.generation.set(i64::try_from(first.generation).unwrap_or(i64::MAX));
         let (current, receiver) = watch::channel(Arc::new(first));
         let (sender, suspicions) = mpsc::channel(MAX_SUSPICIONS);
-        let name = generation.topic.clone();
         let watch = Self {
             control,
             connection,
             admin,
-            topic: name,
-            interval,
+            topic: generation.topic.clone(),
+            interval: settings.watch,
+            linger: settings.linger,
             metrics,
             current,
             suspicions,
@@ -249,7 +251,7 @@ impl Watch {
 
     /// Makes `generation` the present one: with a producer of its own, so that nothing of the old queue follows.
     async fn install(&self, generation: &Generation) -> Result<(), Error> {
-        let next = topic(&self.control, &self.connection, generation).await?;
+        let next = topic(&self.control, &self.connection, self.linger, generation).await?;
         tracing::info!(
             generation = next.generation,
             map = next.map.version,
@@ -270,11 +272,13 @@ pub(crate) fn topic_id(incarnation: Option<String>) -> String {
 async fn topic(
     control: &Pool,
     connection: &Connection,
+    linger: Duration,
     generation: &Generation,
 ) -> Result<Topic, Error> {
     let marks = topology::marks(control, generation.generation, generation.partitions).await?;
     let map = topology::bucket_map(control).await?;
-    let producer = Producer::new(connection, &generation.topic, ProducerSettings::default())?;
+    let settings = ProducerSettings { linger, ..ProducerSettings::default() };
+    let producer = Producer::new(connection, &generation.topic, settings)?;
     Ok(Topic {
         generation: generation.generation,
         partitions: generation.partitions,

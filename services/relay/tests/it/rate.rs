@@ -23,7 +23,11 @@ async fn rate_of_200_000_rows() {
         }
     }
     let start = Instant::now();
-    let relay = world.start();
+    let mut settings = world.settings();
+    if let Ok(linger) = std::env::var("LANEWAY_TEST_LINGER_MS") {
+        settings.relay.linger = Duration::from_millis(linger.parse().unwrap());
+    }
+    let relay = world.start_with(settings);
     wait_for("all rows", Duration::from_secs(300), || async {
         relay.metric("laneway_relay_rows_total") >= 200_000.0
     })
