@@ -54,7 +54,8 @@ $(DENY):
 
 bench: setup ## measurements, printed with environment and workload; the last line is JSON
 	@$(CARGO) build --locked --release -p laneway -p laneway-bench -p laneway-testkit
-	@$(STACK) run .laneway/bench -- $(CARGO) run --locked --release -q -p laneway-bench
+	@# The binary itself: `cargo run -p` selects other features and would compile half of it again.
+	@$(STACK) run .laneway/bench -- $(TARGET)/release/laneway-bench
 
 sim: ## the core in the simulator (SEEDS=200000)
 	@$(CARGO) run --locked --release -q -p laneway-simulation -- run --seeds $(SEEDS)
