@@ -37,7 +37,7 @@ async fn consumers_joining_and_leaving_under_load_lose_and_reorder_nothing() -> 
     let mut round = 0;
     while Instant::now() < end {
         round += 1;
-        let name = format!("guest-{round}");
+        let name = format!("deliver-guest-{round}");
         scene.world.up("deliver", &name).await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         if round % 3 == 0 {
