@@ -70,7 +70,7 @@ pub struct Acked {
 
 struct UnderWay {
     answer: oneshot::Sender<Result<Acked, KafkaError>>,
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
 struct Acknowledgements;
@@ -86,7 +86,9 @@ impl ProducerContext<NoCustomPartitioner> for Acknowledgements {
             Err((error, _)) => Err(error.clone()),
         };
         // Nobody listening means that nobody needs to know: the cursor has not moved.
-        let _ = under_way.answer.send(answer);
+        let UnderWay { answer: told, permit } = *under_way;
+        drop(permit);
+        let _ = told.send(answer);
     }
 }
 
@@ -120,6 +122,7 @@ pub struct Producer {
     topic: Arc<str>,
     client: Arc<ThreadedProducer<Acknowledgements>>,
     permits: Arc<Semaphore>,
+    limit: usize,
 }
 
 impl fmt::Debug for Producer {
@@ -148,10 +151,12 @@ impl Producer {
         config.set("queue.buffering.max.messages", settings.max_in_flight.max(1).to_string());
         config.set("queue.buffering.max.kbytes", settings.max_queued_kbytes.max(1).to_string());
         let client = config.create_with_context(Acknowledgements).map_err(BusError::Client)?;
+        let limit = settings.max_in_flight.max(1) as usize;
         Ok(Self {
             topic: topic.into(),
             client: Arc::new(client),
-            permits: Arc::new(Semaphore::new(settings.max_in_flight.max(1) as usize)),
+            permits: Arc::new(Semaphore::new(limit)),
+            limit,
         })
     }
 
@@ -169,7 +174,7 @@ impl Producer {
     ) -> Result<Pending, BusError> {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| BusError::Gone)?;
         let (answer, receiver) = oneshot::channel();
-        let under_way = Box::new(UnderWay { answer, _permit: permit });
+        let under_way = Box::new(UnderWay { answer, permit });
         let mut record = BaseRecord::with_opaque_to(&self.topic, under_way)
             .partition(partition)
             .key(key)
@@ -203,7 +208,8 @@ impl Producer {
 
     /// Records queued or on the wire.
     pub fn in_flight(&self) -> usize {
-        usize::try_from(self.client.in_flight_count()).unwrap_or(0)
+        // Not the client's own count: that includes reports of acknowledged records.
+        self.limit - self.permits.available_permits()
     }
 
     /// Why this client can never write again, if so: the broker does not know its sequence any more, or fenced it.
