@@ -31,9 +31,7 @@ impl Log {
     pub(crate) async fn topic_id(&self) -> Result<(String, u32), Trouble> {
         let found = self.admin.describe_topic(&self.topic).await?;
         let found = found.ok_or_else(|| Trouble::Missing(Arc::clone(&self.topic)))?;
-        // As the relay writes it: each would take the other's word for a new topic otherwise.
-        let id = found.incarnation.map_or_else(|| "none".to_owned(), |id| id.to_string());
-        Ok((id, found.partitions))
+        Ok((found.id(), found.partitions))
     }
 
     /// The offset at which the partition begins, if the owner's position lies in the log; none if the generation had

@@ -161,7 +161,7 @@ async fn topology_of(control: &Pool, admin: &Admin, kafka: &Kafka) -> Result<Gen
                 .ok_or(laneway_bus::BusError::Answer("without the topic just made"))?
         }
     };
-    let id = topic::topic_id(found.incarnation.map(|id| id.to_string()));
+    let id = found.id();
     Ok(topology::topology_ensure(control, name, &id, found.partitions).await?)
 }
 

@@ -18,9 +18,6 @@ use tokio_util::sync::CancellationToken;
 /// Suspicions that wait to be looked into; more of them would say the same.
 const MAX_SUSPICIONS: usize = 64;
 
-/// What a topic without a stamp of its own is called.
-const NO_INCARNATION: &str = "none";
-
 /// One generation of the topic, with a producer of its own and the marks as this process knows them.
 #[derive(Debug)]
 pub(crate) struct Topic {
@@ -215,7 +212,7 @@ impl Watch {
             );
             return Ok(None);
         }
-        let topic_id = topic_id(found.incarnation.map(|id| id.to_string()));
+        let topic_id = found.id();
         let (reason, lost) = if topic_id == stored.topic_id {
             let ends = self.admin.all_offsets(&self.topic, stored.partitions).await?;
             let mut lost: Vec<(u32, i64)> = (0u32..)
@@ -262,11 +259,6 @@ impl Watch {
         old.producer.purge();
         Ok(())
     }
-}
-
-/// How the control database calls a life of the topic.
-pub(crate) fn topic_id(incarnation: Option<String>) -> String {
-    incarnation.unwrap_or_else(|| NO_INCARNATION.to_owned())
 }
 
 async fn topic(

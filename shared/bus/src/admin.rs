@@ -22,6 +22,8 @@ use crate::{BusError, Connection};
 
 /// Carries the incarnation; without effect where `cleanup.policy` is `delete`.
 const STAMP: &str = "min.compaction.lag.ms";
+/// What a topic without a stamp of its own is called.
+const NO_INCARNATION: &str = "none";
 /// Kafka reads the stamp as a signed number that must not be negative.
 const STAMP_MASK: u64 = i64::MAX as u64;
 /// Looks until two in a row agree.
@@ -64,6 +66,14 @@ pub struct TopicDescription {
     pub partitions: u32,
     /// Which life of the topic this is; `None` when the topic was made without [`Admin::create_topic`].
     pub incarnation: Option<Uuid>,
+}
+
+impl TopicDescription {
+    /// How the control database calls this life of the topic. Relay and deliver compare it: one rule for both, or each
+    /// takes the other's word for a new topic.
+    pub fn id(&self) -> String {
+        self.incarnation.map_or_else(|| NO_INCARNATION.to_owned(), |id| id.to_string())
+    }
 }
 
 /// What a topic carries where the stamp belongs; none when it was made without.
