@@ -97,8 +97,22 @@ impl Pool {
         &self.inner
     }
 
+    /// Begins a transaction in a task of its own, so that a caller that goes away in the middle (a time limit, a
+    /// client that hung up) cannot leave a `BEGIN` half done: sqlx would give that connection back with the transaction
+    /// open, and what others then write through it would be locked and not durable.
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Postgres>, Error> {
-        self.inner.begin().await.map_err(Error::doing("beginning a transaction"))
+        const DOING: &str = "beginning a transaction";
+        let pool = self.inner.clone();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "its only end is the transaction, dropped if nobody waits for it"
+        )]
+        let begun = tokio::spawn(async move { pool.begin().await }).await;
+        match begun {
+            Ok(begun) => begun.map_err(Error::doing(DOING)),
+            // Never aborted: the task panicked, or the runtime is going down.
+            Err(_) => Err(Error::doing(DOING)(sqlx::Error::WorkerCrashed)),
+        }
     }
 }
 

@@ -4,5 +4,6 @@
 
 mod delivery;
 mod migrations;
+mod pool;
 mod source;
 mod topology;
