@@ -140,7 +140,8 @@ pub enum SettleItem {
         /// It can travel until this.
         deadline: Timestamp,
     },
-    /// An attempt failed and its lane stays as it is: live, or parked with its head due again.
+    /// An attempt failed and its lane stays as it is: live, or parked with its head due again. The first attempt of a
+    /// parked head raises its stored `first_held` to the lane's `clock_from` of that moment.
     Failed {
         /// The lane.
         lane: LaneId,

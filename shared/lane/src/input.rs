@@ -241,10 +241,11 @@ pub struct ParkedEvent {
     pub position: Position,
     /// The record.
     pub record: Arc<Record>,
-    /// When the delivery service first held it.
+    /// When the delivery service first held it; of one that was tried, moved by the time for which its endpoint was
+    /// disabled since.
     pub first_held: Timestamp,
     /// The lane's horizon does not begin before this (end of an unknown, a pause, a disabled time); applies to
-    /// events never tried.
+    /// events never tried. The first attempt makes it the event's own `first_held` ([`crate::SettleItem::Failed`]).
     pub clock_from: Timestamp,
     /// Recorded attempts; 0 for all but heads.
     pub attempts: u32,

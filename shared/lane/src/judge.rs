@@ -175,10 +175,10 @@ impl Part {
         let lane = self.lanes.at(index);
         let (id, ep, parked) = (lane.id, lane.ep, lane.parked);
         let Some(head) = lane.head.as_mut() else { return };
-        head.attempts += 1;
+        let number = head.count_attempt();
         head.due = head.due.max(now);
         let attempt = AttemptRow {
-            number: head.attempts,
+            number,
             ended: now,
             took: Duration::ZERO,
             kind: AttemptKind::NotSent,
@@ -325,12 +325,12 @@ impl Part {
         let lane = self.lanes.at(index);
         let (id, parked) = (lane.id, lane.parked);
         let Some(head) = lane.head.as_mut() else { return };
-        head.attempts += 1;
+        let number = head.count_attempt();
         head.unknown = true;
         head.open_intent = false;
         head.due = head.due.max(now);
         let attempt = AttemptRow {
-            number: head.attempts,
+            number,
             ended: head.due,
             took: Duration::ZERO,
             kind: AttemptKind::Unknown,

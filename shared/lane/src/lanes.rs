@@ -44,6 +44,15 @@ impl Event {
     pub(crate) fn bytes(&self) -> u64 {
         self.record.payload.len() as u64
     }
+
+    /// One more attempt is to be recorded; gives its number. The first fixes where the horizon begins (I22).
+    pub(crate) fn count_attempt(&mut self) -> u32 {
+        if self.attempts == 0 {
+            self.first_held = self.first_held.max(self.clock_from);
+        }
+        self.attempts += 1;
+        self.attempts
+    }
 }
 
 /// What a lane's head is doing.
@@ -267,6 +276,46 @@ mod tests {
 
     fn id(number: u8) -> LaneId {
         LaneId::from_bytes([number; 16])
+    }
+
+    /// I22.
+    #[test]
+    fn the_first_attempt_and_no_other_fixes_where_the_horizon_begins() {
+        let head = laneway_wire::record::Head {
+            generation: 1,
+            delivery: uuid::Uuid::from_u128(1),
+            event: uuid::Uuid::from_u128(2),
+            endpoint: uuid::Uuid::from_u128(3),
+            tenant: uuid::Uuid::from_u128(4),
+            mode: laneway_wire::LaneMode::User,
+            user_key: Some("k".into()),
+            event_type: "t".into(),
+            content_type: "c".into(),
+            headers: Vec::new(),
+            traceparent: None,
+            source: "s".into(),
+            row: 1,
+            created_at: Timestamp(0),
+            replay: 0,
+        };
+        let delivery = head.delivery_id();
+        let mut event = Event {
+            record: Arc::new(Record { head, payload: bytes::Bytes::new() }),
+            delivery,
+            position: Position::default(),
+            logged: false,
+            attempts: 0,
+            first_held: Timestamp(10),
+            clock_from: Timestamp(70),
+            first_tried: None,
+            due: Timestamp(0),
+            unknown: false,
+            open_intent: false,
+            settled: false,
+        };
+        assert_eq!((event.count_attempt(), event.first_held), (1, Timestamp(70)));
+        event.clock_from = Timestamp(90);
+        assert_eq!((event.count_attempt(), event.first_held), (2, Timestamp(70)));
     }
 
     fn order(table: &LaneTable, list: &List) -> Vec<u8> {

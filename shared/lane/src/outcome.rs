@@ -63,8 +63,7 @@ impl Part {
             self.rouse(sh, index, fx);
             return true;
         }
-        head.attempts += 1;
-        let number = head.attempts;
+        let number = head.count_attempt();
         let ended = seen.clear_at.map_or(sh.now, |clear| clear.max(sh.now));
         let hold = seen.verdict == Verdict::Hold;
         head.due =

@@ -33,6 +33,11 @@ pub struct Story {
     pub clock_from: Time,
     /// How long the horizon's clock had stood still when a core first had it, and when it was first tried, ms.
     pub stalled: (Time, Option<Time>),
+    /// How long its endpoint was disabled since its first attempt, up to the last enabling, while it was parked and
+    /// no held unknown, ms.
+    pub stood: Time,
+    /// The last write about it.
+    pub touched: Time,
     /// It has a parked row, or had one.
     pub parked: bool,
     /// It is a held unknown.
@@ -268,12 +273,17 @@ impl Book {
                 match state {
                     Switch::Disabled => story.disabled = Some(at),
                     Switch::Enabled | Switch::Deleted => {
-                        story.disabled_for += story.disabled.take().map_or(0, |since| at - since);
-                        let untried = |story: &&mut Story| {
-                            story.endpoint == *endpoint && story.parked && story.recorded == 0
+                        let since = story.disabled.take().unwrap_or(at);
+                        story.disabled_for += at - since;
+                        let waits = |story: &&mut Story| {
+                            story.endpoint == *endpoint && story.parked && story.outcome.is_none()
                         };
-                        for story in self.deliveries.iter_mut().filter(untried) {
-                            story.clock_from = at;
+                        for story in self.deliveries.iter_mut().filter(waits) {
+                            if story.recorded == 0 {
+                                story.clock_from = at;
+                            } else if !story.held {
+                                story.stood += at - since.max(story.touched);
+                            }
                         }
                     }
                 }
@@ -304,6 +314,8 @@ impl Book {
             first_held: None,
             clock_from: 0,
             stalled: (0, None),
+            stood: 0,
+            touched: 0,
             parked: false,
             held: false,
             intent: None,
@@ -315,6 +327,7 @@ impl Book {
     fn wrote(&mut self, at: Time, delivery: Delivery, epoch: Epoch, write: &Write) {
         let stalled = self.stalled(delivery, at);
         let story = &mut self.deliveries[delivery as usize];
+        story.touched = at;
         let mut held = story.held;
         let mut since = at;
         match write {

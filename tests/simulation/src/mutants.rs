@@ -31,11 +31,15 @@ pub enum Slip {
     CutIsOver,
     /// Undecodable records are dropped instead of handed in.
     GarbageDropped,
+    /// The first attempt of a parked head does not store where its horizon begins (I22).
+    HorizonNotFixed,
+    /// Enabling an endpoint again is not remembered: the time for which it was disabled counts (I22).
+    StandstillForgotten,
 }
 
 impl Slip {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::TakeOverAtOnce,
         Self::LeaseUnchecked,
         Self::FenceUnchecked,
@@ -47,6 +51,8 @@ impl Slip {
         Self::ParkedLanesForgotten,
         Self::CutIsOver,
         Self::GarbageDropped,
+        Self::HorizonNotFixed,
+        Self::StandstillForgotten,
     ];
 }
 

@@ -97,7 +97,7 @@ impl World {
 
     /// Changes an endpoint's state.
     pub(crate) fn switch(&mut self, endpoint: usize, state: EndpointState) {
-        if self.store.switch(self.now, endpoint, state) {
+        if self.store.switch(self.now, endpoint, state, self.slip()) {
             let state = match state {
                 EndpointState::Enabled => Switch::Enabled,
                 EndpointState::Disabled => Switch::Disabled,

@@ -64,7 +64,20 @@ struct LaneRow {
     last_tried: Option<Timestamp>,
     unknown_since: Option<Timestamp>,
     clock_from: Timestamp,
+    /// Of a tried head: the endpoint's `stood` that its `first_held` includes.
+    stood: Duration,
     events: BTreeMap<Position, Delivery>,
+}
+
+/// How an endpoint's row remembers the time for which it was disabled (I22).
+#[derive(Debug, Clone, Copy, Default)]
+struct Standstill {
+    /// Since when it is, if it is.
+    since: Timestamp,
+    /// When it was last enabled again.
+    enabled: Timestamp,
+    /// In all, up to then.
+    stood: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -145,6 +158,7 @@ pub struct Store {
     versions: u64,
     /// Settings of endpoints, each with a version.
     pub endpoints: Vec<(u64, Endpoint)>,
+    standstills: BTreeMap<usize, Standstill>,
     /// Deliveries by id.
     pub by_id: HashMap<DeliveryId, Delivery>,
     /// All deliveries.
@@ -275,11 +289,18 @@ impl Store {
             order.truncate(order.len().div_ceil(2));
         }
         for at in order {
-            self.item(now, tx, &tx.items[at].1, log);
+            self.item(now, tx, &tx.items[at].1, slip, log);
         }
     }
 
-    fn item(&mut self, now: Time, tx: &Settle, item: &SettleItem, log: &mut Vec<Event>) {
+    fn item(
+        &mut self,
+        now: Time,
+        tx: &Settle,
+        item: &SettleItem,
+        slip: Option<Slip>,
+        log: &mut Vec<Event>,
+    ) {
         let (partition, epoch) = (tx.partition, tx.epoch);
         let broken = |what: String| Event::Contract { partition, epoch, what };
         let wrote = |delivery, write| Event::Wrote { partition, epoch, delivery, write };
@@ -289,10 +310,12 @@ impl Store {
                 if self.lanes.contains_key(&self.lane_by_id[lane]) {
                     log.push(broken(format!("park of a parked lane, head {delivery}")));
                 }
+                let endpoint = self.deliveries[delivery as usize].endpoint;
                 let row = LaneRow {
                     id: *lane,
                     partition,
-                    endpoint: self.deliveries[delivery as usize].endpoint,
+                    endpoint,
+                    stood: self.standstill(endpoint).stood,
                     due: head.due,
                     last_tried: attempt.as_ref().map(|attempt| attempt.ended),
                     unknown_since: head.unknown.then_some(Timestamp(now)),
@@ -326,6 +349,7 @@ impl Store {
             SettleItem::Failed { lane, record, attempt, parked_due, unknown } => {
                 let delivery = self.delivery(record);
                 self.add_attempt(delivery, attempt);
+                let stands = self.standstill(self.deliveries[delivery as usize].endpoint);
                 let row = self.lanes.get_mut(&self.lane_by_id[lane]);
                 match (row, parked_due) {
                     (Some(row), Some(due)) => {
@@ -336,10 +360,15 @@ impl Store {
                         row.last_tried = Some(attempt.ended);
                         row.unknown_since = unknown.then_some(Timestamp(now));
                         if let Some(event) = self.parked.get_mut(&delivery) {
-                            // Its horizon is fixed by its first attempt.
-                            if event.attempts == 0 {
-                                event.first_held = event.first_held.max(row.clock_from);
+                            // Its horizon is fixed by its first attempt; later ones take in what stood since.
+                            let clock_from = row.clock_from.max(stands.enabled);
+                            if event.attempts > 0 {
+                                let stood = stands.stood.saturating_sub(row.stood);
+                                event.first_held = event.first_held + stood;
+                            } else if slip != Some(Slip::HorizonNotFixed) {
+                                event.first_held = event.first_held.max(clock_from);
                             }
+                            row.stood = stands.stood;
                             event.attempts = attempt.number;
                         }
                     }
@@ -394,10 +423,12 @@ impl Store {
             }
             SettleItem::ReleaseUnknown { lane, delivery, first_held, due, command } => {
                 let delivery = self.by_id[delivery];
+                let stands = self.standstill(self.deliveries[delivery as usize].endpoint);
                 if let Some(row) = self.lanes.get_mut(&self.lane_by_id[lane]) {
                     row.due = *due;
                     row.unknown_since = None;
                     row.clock_from = Timestamp(now);
+                    row.stood = stands.stood;
                 }
                 if let Some(event) = self.parked.get_mut(&delivery) {
                     event.first_held = *first_held;
@@ -507,18 +538,32 @@ impl Store {
     }
 
     /// Changes an endpoint's state, unless it is deleted; false if nothing changed.
-    pub fn switch(&mut self, now: Time, endpoint: usize, state: EndpointState) -> bool {
+    pub fn switch(
+        &mut self,
+        now: Time,
+        endpoint: usize,
+        state: EndpointState,
+        slip: Option<Slip>,
+    ) -> bool {
         let (version, row) = &mut self.endpoints[endpoint];
         if row.state == EndpointState::Deleted || row.state == state {
             return false;
         }
-        let reopened = row.state == EndpointState::Disabled && state == EndpointState::Enabled;
+        let reopened = row.state == EndpointState::Disabled;
         row.state = state;
         *version += 1;
-        for lane in self.lanes.values_mut().filter(|lane| reopened && lane.endpoint == endpoint) {
-            lane.clock_from = Timestamp(now);
+        let stands = self.standstills.entry(endpoint).or_default();
+        if reopened && slip != Some(Slip::StandstillForgotten) {
+            stands.enabled = Timestamp(now);
+            stands.stood += Timestamp(now).since(stands.since);
+        } else if state == EndpointState::Disabled {
+            stands.since = Timestamp(now);
         }
         true
+    }
+
+    fn standstill(&self, endpoint: usize) -> Standstill {
+        self.standstills.get(&endpoint).copied().unwrap_or_default()
     }
 }
 

@@ -98,9 +98,13 @@ impl Database {
             SettleItem::Failed { lane, record, attempt, parked_due, unknown } => {
                 let delivery = record.head.delivery_id();
                 self.attempt(delivery, &attempt);
+                let clock_from = self.clock_from.get(&lane).copied().unwrap_or_default();
                 let row = self.row(lane, delivery);
                 assert_eq!(row.is_some(), parked_due.is_some(), "a failure and the lane's state");
                 if let (Some(row), Some(due)) = (row, parked_due) {
+                    if row.attempts == 0 {
+                        row.first_held = row.first_held.max(clock_from);
+                    }
                     row.attempts = attempt.number;
                     row.due = due;
                     row.unknown = unknown;

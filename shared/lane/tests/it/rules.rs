@@ -6,11 +6,11 @@ use laneway_lane::*;
 use laneway_wire::{DeliveryId, Timestamp};
 use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The endpoint of the model that holds unknown outcomes.
-const HOLD: u128 = 1;
+pub(crate) const HOLD: u128 = 1;
 
-fn roomy() -> Limits {
+pub(crate) fn roomy() -> Limits {
     Limits {
         window_events: 1_000,
         max_in_flight: 100,
@@ -22,7 +22,7 @@ fn roomy() -> Limits {
     }
 }
 
-fn world(limits: Limits) -> World {
+pub(crate) fn world(limits: Limits) -> World {
     let mut world = World::new(limits.clone(), Core::new(limits));
     for endpoint in world.endpoints.values_mut() {
         endpoint.max_in_flight = 20;
@@ -35,7 +35,7 @@ fn unknown(now: Timestamp) -> AttemptResult {
     AttemptResult::Unknown { class: "timeout", clear_at: now + SECOND }
 }
 
-fn unknown_of(world: &mut World, delivery: DeliveryId) {
+pub(crate) fn unknown_of(world: &mut World, delivery: DeliveryId) {
     let index = world.under_way(delivery).unwrap();
     let result = unknown(world.now);
     world.answer(index, result);
@@ -407,23 +407,6 @@ fn the_attempt_count_and_the_backoff_survive_a_crash() {
     world.pass(10 * SECOND);
     let index = world.under_way(delivery).unwrap();
     assert_eq!(world.requests[index].ticket.attempt, 5);
-}
-
-#[test]
-fn an_expired_head_is_a_dead_letter_also_on_a_degraded_endpoint() {
-    let mut world = world(Limits { horizon: Duration::from_secs(100), ..roomy() });
-    world.db.health.insert(endpoint_id(0), Timestamp(i64::MAX));
-    world.view();
-    let all: Vec<DeliveryId> = (0..7).map(|_| world.publish(0, "k", 0)).collect();
-    world.pump();
-    world.pass(99 * SECOND);
-    assert!(world.db.inbox.is_empty());
-    world.pass(12 * SECOND);
-    assert!(world.sends.is_empty());
-    for delivery in all {
-        assert_eq!(world.db.inbox[&delivery], FinalOutcome::DeadLettered { reason: "expired" });
-    }
-    world.check_end();
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! One row per endpoint that is not healthy (design 5.6), changed only by compare-and-set on its version, so that all
 //! instances together make one probe a second (A7, P7). The database's clock decides.
 
-use super::value::{big, lane_and_endpoint, loaded, millis, parked_event, unbig};
+use super::value::{
+    big, lane_and_endpoint, loaded, millis, parked_event, parked_event_columns, unbig,
+};
 use crate::{Error, Pool};
 use laneway_lane::{ParkedEvent, Partition};
 use laneway_wire::{EndpointId, Timestamp};
@@ -107,16 +109,15 @@ pub async fn health_probe_claim(
     }
     let own: Vec<i32> = partitions.iter().map(|partition| partition.cast_signed()).collect();
     let row = sqlx::query(
-        "SELECT l.partition, l.lane, l.endpoint_id, l.due, l.unknown, greatest(l.clock_from, 'epoch') AS clock_from, \
-           e.generation, e.moves, e.log_offset, e.first_held, e.attempts, e.record, \
-           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
-           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled \
+        concat!(
+            "SELECT l.partition, l.unknown, ", parked_event_columns!(), " \
          FROM unnest($2::int[]) own(partition) \
          CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_lanes l WHERE l.partition = own.partition \
            AND l.endpoint_id = $1 AND NOT l.unknown ORDER BY l.last_tried NULLS FIRST, l.lane LIMIT 1) l \
          CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
            ORDER BY generation, moves, log_offset LIMIT 1) e \
-         ORDER BY l.last_tried NULLS FIRST, l.lane LIMIT 1",
+         LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = $1 \
+         ORDER BY l.last_tried NULLS FIRST, l.lane LIMIT 1"),
     )
     .bind(endpoint.as_uuid())
     .bind(&own)

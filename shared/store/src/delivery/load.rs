@@ -2,7 +2,7 @@
 //!
 //! Every load is bounded in rows by its caller and in bytes by [`MAX_BYTES`]; what does not fit comes with the next.
 
-use super::value::{lane_and_endpoint, loaded, parked_event, stored};
+use super::value::{lane_and_endpoint, loaded, parked_event, parked_event_columns, stored};
 use crate::{Error, Pool};
 use futures_util::TryStreamExt;
 use laneway_lane::{ParkedEvent, Partition, Position};
@@ -91,16 +91,15 @@ pub async fn parked_due_load(
         .map_or((None, None), |(due, lane)| (Some(stored(due)), Some(lane.as_bytes().to_vec())));
     // Due times are compared in whole milliseconds, as the core knows them: rounded up when stored they cannot be.
     let rows = sqlx::query(
-        "SELECT * FROM (SELECT l.lane, l.endpoint_id, l.due, l.unknown, greatest(l.clock_from, 'epoch') AS clock_from, \
-           e.generation, e.moves, e.log_offset, e.first_held, e.attempts, e.record, \
-           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
-           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled, \
+        concat!(
+            "SELECT * FROM (SELECT l.unknown, ", parked_event_columns!(), ", \
            sum(octet_length(e.record)) OVER (ORDER BY l.due, l.lane) - octet_length(e.record) AS before \
          FROM (SELECT * FROM laneway_control.parked_lanes WHERE partition = $1 AND endpoint_id = $2 AND NOT unknown \
            AND due <= $3 AND ($4::timestamptz IS NULL OR (due, lane) > ($4, $5)) ORDER BY due, lane LIMIT $6) l \
          CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
-           ORDER BY generation, moves, log_offset LIMIT 1) e) sized \
-         WHERE before < $7 ORDER BY due, lane",
+           ORDER BY generation, moves, log_offset LIMIT 1) e \
+         LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id) sized \
+         WHERE before < $7 ORDER BY due, lane"),
     )
     .bind(partition.cast_signed())
     .bind(endpoint.as_uuid())
@@ -143,16 +142,15 @@ pub async fn parked_page_load(
     let after = after.unwrap_or(Position { generation: 0, moves: 0, offset: -1 });
     // One row more than asked for says whether there are more.
     let rows = sqlx::query(
-        "SELECT e.lane, e.endpoint_id, l.due, false AS unknown, greatest(l.clock_from, 'epoch') AS clock_from, \
-           e.generation, e.moves, e.log_offset, e.first_held, e.attempts, e.record, \
-           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
-           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled, \
+        concat!(
+            "SELECT false AS unknown, ", parked_event_columns!(), ", \
            sum(octet_length(e.record)) OVER (ORDER BY e.generation, e.moves, e.log_offset) \
              - octet_length(e.record) AS before \
          FROM (SELECT * FROM laneway_control.parked_events WHERE lane = $1 \
            AND (generation, moves, log_offset) > ($2, $3, $4) ORDER BY generation, moves, log_offset LIMIT $5) e \
          JOIN laneway_control.parked_lanes l ON l.lane = e.lane \
-         ORDER BY e.generation, e.moves, e.log_offset",
+         LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id \
+         ORDER BY e.generation, e.moves, e.log_offset"),
     )
     .bind(lane.as_bytes().as_slice())
     .bind(super::value::big(after.generation))
@@ -199,19 +197,19 @@ pub async fn parked_expired_load(
 ) -> Result<(Vec<ParkedEvent>, bool), Error> {
     const DOING: &str = "loading expired heads";
     let rows = sqlx::query(
-        "SELECT * FROM (SELECT l.lane, l.endpoint_id, l.due, l.unknown, l.head_held, \
-           greatest(l.clock_from, 'epoch') AS clock_from, \
-           e.generation, e.moves, e.log_offset, e.first_held, e.attempts, e.record, \
-           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
-           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled, \
+        concat!(
+            "SELECT * FROM (SELECT l.unknown, l.head_held, ", parked_event_columns!(), ", \
            sum(octet_length(e.record)) OVER (ORDER BY l.head_held, l.lane) - octet_length(e.record) AS before \
-         FROM (SELECT * FROM laneway_control.parked_lanes l WHERE partition = $1 AND NOT unknown AND head_held < $2 \
-           AND (last_tried IS NOT NULL OR clock_from < $2) \
-           AND NOT EXISTS (SELECT FROM laneway_control.endpoints p WHERE p.endpoint_id = l.endpoint_id \
-             AND p.state = 'disabled') ORDER BY head_held LIMIT $3) l \
+         FROM (SELECT l.* FROM laneway_control.parked_lanes l \
+           LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id \
+           WHERE l.partition = $1 AND NOT l.unknown AND l.head_held < $2 AND p.state IS DISTINCT FROM 'disabled' \
+           AND CASE WHEN l.last_tried IS NULL THEN greatest(l.clock_from, p.enabled_at) < $2 \
+             ELSE l.head_held + coalesce(p.stood_ms - l.stood_ms, 0) * interval '1 ms' < $2 END \
+           ORDER BY l.head_held LIMIT $3) l \
          CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
-           ORDER BY generation, moves, log_offset LIMIT 1) e) sized \
-         WHERE before < $4 ORDER BY head_held, lane",
+           ORDER BY generation, moves, log_offset LIMIT 1) e \
+         LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id) sized \
+         WHERE before < $4 ORDER BY head_held, lane"),
     )
     .bind(partition.cast_signed())
     .bind(stored(held_before))

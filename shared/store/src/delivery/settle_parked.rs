@@ -54,15 +54,16 @@ impl Parks {
         }
         sqlx::query(
             "INSERT INTO laneway_control.parked_lanes (lane, bucket, partition, tenant_id, endpoint_id, mode, user_key, \
-               reason, due, head_held, last_tried, unknown, unknown_since) \
+               reason, due, head_held, last_tried, unknown, unknown_since, stood_ms) \
              SELECT lane, bucket, partition, tenant_id, endpoint_id, mode, user_key, reason, due, held, \
-               CASE WHEN tried THEN now() END, unknown, CASE WHEN unknown THEN now() END \
+               CASE WHEN tried THEN now() END, unknown, CASE WHEN unknown THEN now() END, coalesce(p.stood_ms, 0) \
              FROM unnest($1::bytea[], $2::smallint[], $3::int[], $4::uuid[], $5::uuid[], $6::smallint[], $7::text[], \
                $8::text[], $9::timestamptz[], $10::timestamptz[], $11::bool[], $12::bool[]) \
                n(lane, bucket, partition, tenant_id, endpoint_id, mode, user_key, reason, due, held, tried, unknown) \
+             LEFT JOIN laneway_control.endpoints p USING (tenant_id, endpoint_id) \
              ON CONFLICT (lane) DO UPDATE SET reason = excluded.reason, due = excluded.due, \
                partition = excluded.partition, head_held = excluded.head_held, last_tried = excluded.last_tried, \
-               unknown = excluded.unknown, unknown_since = excluded.unknown_since",
+               unknown = excluded.unknown, unknown_since = excluded.unknown_since, stood_ms = excluded.stood_ms",
         )
         .bind(&self.lane)
         .bind(&self.bucket)
@@ -169,15 +170,24 @@ impl Tried {
         if self.lane.is_empty() {
             return Ok(());
         }
+        // The first attempt fixes where the horizon begins (I22); each later one takes in for how long the endpoint stood
+        // since, so that a held unknown's time, which stands by itself, does not count twice.
         sqlx::query(
             "WITH n AS (SELECT * FROM unnest($1::bytea[], $2::smallint[], $3::uuid[], $4::int[], $5::timestamptz[], \
                $6::bool[]) n(lane, bucket, delivery_id, number, due, unknown)), \
-             counted AS (UPDATE laneway_control.parked_events e SET attempts = n.number FROM n \
-               WHERE e.bucket = n.bucket AND e.delivery_id = n.delivery_id) \
+             clock AS (SELECT n.*, coalesce(p.stood_ms, l.stood_ms) AS stood_ms, CASE e.attempts \
+                 WHEN 0 THEN greatest(e.first_held, l.clock_from, p.enabled_at) \
+                 ELSE e.first_held + coalesce(p.stood_ms - l.stood_ms, 0) * interval '1 ms' END AS held \
+               FROM n JOIN laneway_control.parked_events e ON e.bucket = n.bucket AND e.delivery_id = n.delivery_id \
+               JOIN laneway_control.parked_lanes l ON l.lane = n.lane \
+               LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id), \
+             counted AS (UPDATE laneway_control.parked_events e SET attempts = n.number, first_held = n.held \
+               FROM clock n WHERE e.bucket = n.bucket AND e.delivery_id = n.delivery_id) \
              UPDATE laneway_control.parked_lanes l SET due = coalesce(n.due, l.due), last_tried = now(), \
                unknown = n.unknown, \
-               unknown_since = CASE WHEN n.unknown THEN coalesce(l.unknown_since, now()) END \
-             FROM n WHERE l.lane = n.lane",
+               unknown_since = CASE WHEN n.unknown THEN coalesce(l.unknown_since, now()) END, \
+               head_held = n.held, stood_ms = n.stood_ms \
+             FROM clock n WHERE l.lane = n.lane",
         )
         .bind(&self.lane)
         .bind(&self.bucket)
@@ -279,7 +289,10 @@ impl Releases {
                WHERE e.bucket = n.bucket AND e.delivery_id = n.delivery_id), \
              ended AS (DELETE FROM laneway_control.intents WHERE delivery_id = ANY($3)) \
              UPDATE laneway_control.parked_lanes l SET unknown = false, unknown_since = NULL, due = n.due, \
-               head_held = n.first_held, clock_from = now() FROM n WHERE l.lane = n.lane",
+               head_held = n.first_held, clock_from = now(), \
+               stood_ms = coalesce((SELECT p.stood_ms FROM laneway_control.endpoints p \
+                 WHERE p.endpoint_id = l.endpoint_id), 0) \
+             FROM n WHERE l.lane = n.lane",
         )
         .bind(&self.lane)
         .bind(&self.bucket)

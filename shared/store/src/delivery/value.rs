@@ -84,7 +84,22 @@ pub(crate) fn lane_and_endpoint(row: &PgRow) -> Result<(LaneId, EndpointId), Err
     Ok((lane(id)?, EndpointId::from_uuid(endpoint)))
 }
 
-/// A parked event from a row with the columns that `load`'s queries give.
+/// What [`parked_event`] reads but for `unknown`, of the rows `l` of `parked_lanes`, `e` of `parked_events` and, if there
+/// is one, `p` of `endpoints`. Both begins of the horizon are told as they are now: while the endpoint is disabled it
+/// stands (I22).
+macro_rules! parked_event_columns {
+    () => {
+        "e.lane, e.endpoint_id, l.due, greatest(l.clock_from, p.enabled_at, 'epoch') AS clock_from, e.generation, \
+           e.moves, e.log_offset, e.attempts, e.record, \
+           e.first_held + coalesce(CASE WHEN e.attempts > 0 THEN p.stood_ms - l.stood_ms END, 0) * interval '1 ms' \
+             AS first_held, \
+           EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent, \
+           EXISTS (SELECT FROM laneway_control.inbox b WHERE b.delivery_id = e.delivery_id) AS settled"
+    };
+}
+pub(crate) use parked_event_columns;
+
+/// A parked event from a row with [`parked_event_columns`].
 pub(crate) fn parked_event(row: &PgRow) -> Result<ParkedEvent, Error> {
     let read = || -> Result<_, sqlx::Error> {
         let position = Position {

@@ -148,6 +148,7 @@ impl Checker for Horizon {
                 let took = story.first_took.unwrap_or(at);
                 // It may begin anew when a standstill ends, and must at least not run during one.
                 let took = (took + stalled - story.stalled.0).min(took.max(story.clock_from));
+                let took = took + story.stood;
                 if at < took + self.horizon - TOLERANCE {
                     return Err(format!(
                         "delivery {delivery}, whose horizon began at {took}, expires after {} ms",

@@ -21,15 +21,20 @@ impl Store {
     fn event(&self, row: &LaneRow, position: Position, delivery: Delivery) -> ParkedEvent {
         let event = &self.parked[&delivery];
         let head = row.events.keys().next() == Some(&position);
+        let stands = self.standstill(row.endpoint);
+        let unknown = head && row.unknown_since.is_some();
+        // A held unknown's time stands by itself.
+        let tried = event.attempts > 0 && !unknown;
+        let moved = if tried { stands.stood.saturating_sub(row.stood) } else { Duration::ZERO };
         ParkedEvent {
             lane: row.id,
             position,
             record: self.deliveries[delivery as usize].record.clone(),
-            first_held: event.first_held,
-            clock_from: row.clock_from,
+            first_held: event.first_held + moved,
+            clock_from: row.clock_from.max(stands.enabled),
             attempts: event.attempts,
             due: if head { row.due } else { Timestamp(0) },
-            unknown: head && row.unknown_since.is_some(),
+            unknown,
             open_intent: self.intents.contains_key(&delivery),
             settled: self.inbox.contains_key(&delivery),
         }

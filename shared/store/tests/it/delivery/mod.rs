@@ -1,6 +1,7 @@
 //! Deliver's tables on a real PostgreSQL: every kind of settle item, fences, take-over, loads.
 
 mod health;
+mod horizon;
 mod loads;
 mod owners;
 mod settle;
