@@ -26,11 +26,17 @@ needs!(EventsWrite EndpointsRead EndpointsWrite DeliveriesRead);
 /// A caller who may do what the route does in the project of its path.
 pub(crate) struct Access<N: Needs> {
     pub(crate) tenant: TenantId,
+    key_id: String,
     params: Vec<(String, String)>,
     needs: PhantomData<N>,
 }
 
 impl<N: Needs> Access<N> {
+    /// Who it is, for the audit log.
+    pub(crate) fn actor(&self) -> String {
+        format!("key {}", self.key_id)
+    }
+
     /// The id in the path, after the project.
     ///
     /// # Errors
@@ -68,7 +74,7 @@ impl<N: Needs> FromRequestParts<App> for Access<N> {
             return Err(problem::SCOPE_MISSING.detail(detail));
         }
         tracing::Span::current().record("laneway.tenant.id", tracing::field::display(tenant));
-        Ok(Self { tenant, params, needs: PhantomData })
+        Ok(Self { tenant, key_id: caller.key_id, params, needs: PhantomData })
     }
 }
 

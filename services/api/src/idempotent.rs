@@ -37,7 +37,7 @@ pub(crate) enum Begun {
 }
 
 impl Operation {
-    /// Claims the request's key, if it has one.
+    /// Claims the request's key, if it has one. `ids` are those in the path, after the project.
     ///
     /// # Errors
     /// If the key is missing, malformed, in use, or was used for another request.
@@ -45,6 +45,7 @@ impl Operation {
         &self,
         app: &App,
         tenant: TenantId,
+        ids: &[&str],
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<Begun, Problem> {
@@ -58,10 +59,12 @@ impl Operation {
             return Ok(Begun::New(Box::new(Work::begin(app.pool(), tenant).await?)));
         };
         let project = tenant.to_string();
+        let params: Vec<&str> =
+            std::iter::once(project.as_str()).chain(ids.iter().copied()).collect();
         let fingerprint = fingerprint(&Request {
             method: "POST",
             route: self.route,
-            params: &[&project],
+            params: &params,
             content_type: "application/json",
             body,
         })

@@ -20,6 +20,7 @@ fn described() -> (Router<App>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Base::openapi())
         .routes(routes!(endpoints::create_endpoint, endpoints::list_endpoints))
         .routes(routes!(endpoints::get_endpoint))
+        .routes(routes!(endpoints::enable_endpoint))
         .routes(routes!(subscriptions::create_subscription, subscriptions::list_subscriptions))
         .routes(routes!(subscriptions::get_subscription))
         .routes(routes!(events::create_event))

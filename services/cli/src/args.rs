@@ -62,6 +62,9 @@ pub(crate) enum Command {
     /// API keys of a project.
     #[command(subcommand)]
     Keys(Keys),
+    /// Endpoints: where requests go.
+    #[command(subcommand)]
+    Endpoints(Endpoints),
     /// Write events into a source database, one per line of NDJSON: {"type", "key"?, "payload"}.
     Emit(Emit),
     /// Lanes that wait.
@@ -161,6 +164,34 @@ pub(crate) enum Keys {
         /// The project.
         #[arg(long, value_name = "PROJECT")]
         project: TenantId,
+        #[command(flatten)]
+        database: Database,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Endpoints {
+    /// List a project's endpoints, oldest first, and whether they are sent to.
+    List {
+        /// The project.
+        #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+        project: TenantId,
+        #[command(flatten)]
+        database: Database,
+    },
+    /// Enable an endpoint that is disabled (it answered 410): what waits goes on in order.
+    Enable {
+        /// The endpoint's id.
+        endpoint: EndpointId,
+        /// Its project.
+        #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+        project: TenantId,
+        /// Why it takes requests again; stored in the audit log.
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        /// Who says so; stored in the audit log.
+        #[arg(long, env = "USER", default_value = "operator", value_name = "NAME")]
+        actor: String,
         #[command(flatten)]
         database: Database,
     },

@@ -148,6 +148,20 @@ pub async fn endpoint_get(
     tenant: TenantId,
     id: EndpointId,
 ) -> Result<Option<Endpoint>, Error> {
+    get(pool.inner(), tenant, id).await
+}
+
+/// The same as the work's own transaction sees it.
+pub async fn endpoint_get_in(work: &mut Work, id: EndpointId) -> Result<Option<Endpoint>, Error> {
+    let tenant = work.tenant();
+    get(work.connection(), tenant, id).await
+}
+
+async fn get(
+    executor: impl sqlx::PgExecutor<'_>,
+    tenant: TenantId,
+    id: EndpointId,
+) -> Result<Option<Endpoint>, Error> {
     sqlx::query(
         "SELECT endpoint_id, url, on_unknown, ordering, timeout_ms, max_connections, state, state_reason, \
            (extract(epoch FROM created_at) * 1000)::bigint, (extract(epoch FROM updated_at) * 1000)::bigint \
@@ -155,7 +169,7 @@ pub async fn endpoint_get(
     )
     .bind(tenant.as_uuid())
     .bind(id.as_uuid())
-    .fetch_optional(pool.inner())
+    .fetch_optional(executor)
     .await
     .map_err(Error::doing("reading an endpoint"))?
     .map(|row| read(&row))
@@ -186,7 +200,8 @@ pub async fn endpoints_list(
     .collect()
 }
 
-/// Disables an enabled endpoint or enables a disabled one, audited; its lanes wait or go on. Whether anything changed.
+/// Disables an enabled endpoint or enables a disabled one, audited; its lanes wait, without their horizon running, or
+/// go on in order. Whether anything changed.
 pub async fn endpoint_set_enabled(
     work: &mut Work,
     id: EndpointId,

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use laneway_courier::AddressPolicy;
 use laneway_store::endpoints::{
     self as store, MAX_ENDPOINTS, OnUnknown, Ordering, endpoint_create, endpoint_get,
-    endpoints_list,
+    endpoint_get_in, endpoint_set_enabled, endpoints_list,
 };
 use laneway_wire::EndpointId;
 use laneway_wire::signature::Secret;
@@ -31,6 +31,16 @@ const CREATE: Operation = Operation {
     status: StatusCode::CREATED,
     location: "/api/v1/projects/{project}/endpoints/",
 };
+const ENABLE: Operation = Operation {
+    name: "endpoints.enable",
+    route: "/api/v1/projects/{project}/endpoints/{id}/enable",
+    key_required: false,
+    secret: false,
+    status: StatusCode::OK,
+    location: "",
+};
+/// Characters of a reason at most.
+const MAX_REASON: usize = 1_000;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_CONNECTIONS: u16 = 16;
 
@@ -139,7 +149,7 @@ pub(crate) async fn create_endpoint(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let new = read(app.addresses(), &body)?;
-    let mut work = match CREATE.begin(&app, access.tenant, &headers, &body).await? {
+    let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };
@@ -208,6 +218,71 @@ pub(crate) async fn get_endpoint(
     let found = endpoint_get(app.pool(), access.tenant, access.id()?).await?;
     let found = found.ok_or_else(|| problem::NOT_FOUND.problem())?;
     Ok(Json(Endpoint::from(found)).into_response())
+}
+
+/// Why an endpoint is enabled.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[expect(dead_code, reason = "the schema of the request; it is read field by field")]
+pub(crate) struct EnableEndpoint {
+    /// For the audit log. No control characters.
+    #[schema(min_length = 1, max_length = 1000, example = "the receiver has moved back")]
+    reason: String,
+}
+
+/// Enable an endpoint
+///
+/// Of one that is disabled, because it answered 410: what waits goes on in order, and the time it was disabled does not
+/// count. Nothing happens if it is enabled. Needs the scope `endpoints:write`. `Idempotency-Key` is optional.
+#[utoipa::path(
+    post,
+    path = "/api/v1/projects/{project}/endpoints/{id}/enable",
+    tag = "endpoints",
+    operation_id = "enableEndpoint",
+    params(
+        ("project" = String, Path, description = "The project's id, `prj_…`"),
+        ("id" = String, Path, description = "The endpoint's id, `ep_…`"),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters",
+            min_length = 1, max_length = 255, pattern = "^[!#-~]([ !#-~]*[!#-~])?$")
+    ),
+    request_body = EnableEndpoint,
+    responses(
+        (status = 200, description = "The endpoint, enabled", body = Endpoint),
+        (status = "4XX", description = "Refused; nothing was stored", body = Document<'_>, content_type = "application/problem+json"),
+        (status = "5XX", description = "Not known whether it was done", body = Document<'_>, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn enable_endpoint(
+    State(app): State<App>,
+    access: Access<EndpointsWrite>,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let id: EndpointId = access.id()?;
+    let reason = read_reason(&body)?;
+    let begun = ENABLE.begin(&app, access.tenant, &[&id.to_string()], &headers, &body).await?;
+    let mut work = match begun {
+        Begun::New(work) => work,
+        Begun::Done(response) => return Ok(response),
+    };
+    endpoint_set_enabled(&mut work, id, true, &access.actor(), &reason).await?;
+    let found = endpoint_get_in(&mut work, id).await?;
+    let enabled = Endpoint::from(found.ok_or_else(|| problem::NOT_FOUND.problem())?);
+    ENABLE.finish(&app, work, &enabled).await
+}
+
+fn read_reason(body: &[u8]) -> Result<String, Problem> {
+    let mut fields = Fields::read(body)?;
+    let reason = fields.required_text("reason");
+    let good = |text: &str| {
+        (1..=MAX_REASON).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+    };
+    if reason.as_deref().is_some_and(|text| !good(text)) {
+        let expected = "expected 1 to 1,000 characters, no control characters";
+        fields.error("reason", "reason_not_valid", expected);
+    }
+    fields.finish()?;
+    reason.ok_or_else(|| problem::BODY_NOT_VALID.problem())
 }
 
 impl From<store::Endpoint> for Endpoint {

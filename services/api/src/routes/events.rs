@@ -103,7 +103,7 @@ pub(crate) async fn create_event(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let event = read(&body)?;
-    let mut work = match CREATE.begin(&app, access.tenant, &headers, &body).await? {
+    let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };

@@ -92,7 +92,7 @@ pub(crate) async fn create_subscription(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let (endpoint, event_type) = read(&body)?;
-    let mut work = match CREATE.begin(&app, access.tenant, &headers, &body).await? {
+    let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };

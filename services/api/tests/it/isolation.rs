@@ -29,6 +29,11 @@ fn table(theirs: &Theirs) -> Vec<(&'static str, &'static str, Vec<(String, Strin
         ("get", "endpoints/{id}", vec![(format!("endpoints/{endpoint}"), String::new())]),
         (
             "post",
+            "endpoints/{id}/enable",
+            vec![(format!("endpoints/{endpoint}/enable"), r#"{"reason":"mine"}"#.to_owned())],
+        ),
+        (
+            "post",
             "subscriptions",
             vec![(
                 "subscriptions".to_owned(),

@@ -7,6 +7,7 @@
 )]
 
 mod bad_input;
+mod enabling;
 mod events;
 mod idempotency;
 mod isolation;

@@ -1,6 +1,7 @@
 //! What each command does, one file for a family.
 
 mod config;
+mod endpoints;
 mod inspect;
 mod install;
 mod services;
@@ -32,6 +33,7 @@ pub(crate) async fn run(cli: Cli) -> Result {
         Command::Migrate(database) => install::migrate(&database, &origins, output).await,
         Command::Projects(command) => tenancy::projects(command, &origins, output).await,
         Command::Keys(command) => tenancy::keys(command, &origins, output).await,
+        Command::Endpoints(command) => endpoints::endpoints(command, &origins, output).await,
         Command::Emit(args) => crate::emit::run(args, &origins, output).await,
         Command::Lanes(command) => inspect::lanes(command, &origins, output).await,
         Command::Deliveries(command) => inspect::deliveries(command, &origins, output).await,

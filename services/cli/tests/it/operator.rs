@@ -59,6 +59,42 @@ async fn nothing_that_waits_is_an_empty_list() {
     installed.run(&["deliveries", "show", DELIVERY]).fails(3);
 }
 
+/// I24.
+#[tokio::test]
+async fn an_endpoint_that_answered_410_is_found_and_enabled_with_an_audit_entry() {
+    let installed = Installed::new().await;
+    let project = ["--project", installed.project.as_str()];
+    installed
+        .sql(&format!(
+            "INSERT INTO laneway_control.endpoints (tenant_id, endpoint_id, url, timeout_ms, secret, since_version, \
+               state, state_reason) \
+             SELECT tenant_id, '{ENDPOINT}', 'https://shop.example/', 2000, '', 1, 'disabled', 'gone' \
+             FROM laneway_control.projects"
+        ))
+        .await;
+    let list = [&["endpoints", "list", "-o", "json"], &project[..]].concat();
+    let listed = json(&installed.run(&list).ok());
+    let id = listed[0]["id"].as_str().unwrap();
+    assert_eq!(
+        (&listed[0]["state"], &listed[0]["stateReason"]),
+        (&"disabled".into(), &"gone".into())
+    );
+    let enable = |id, reason| {
+        let args = ["endpoints", "enable", id, "--reason", reason, "--actor", "ann"];
+        installed.run(&[&args, &project[..]].concat())
+    };
+    enable(id, "").fails(2);
+    enable("ep_0000000000000000000001", "it is back").fails(3);
+    let told = enable(id, "it is back").err();
+    assert!(told.contains("enabled"), "{told}");
+    assert!(enable(id, "it is back").err().contains("already"));
+    let listed = json(&installed.run(&list).ok());
+    assert_eq!((&listed[0]["state"], &listed[0]["stateReason"]), (&"enabled".into(), &Value::Null));
+    let audited = "SELECT actor, detail->>'reason' FROM laneway_control.audit_log WHERE action = 'endpoint.enable'";
+    let audited = installed.sql(audited).await;
+    assert_eq!(audited, [[Some("ann".to_owned()), Some("it is back".to_owned())]]);
+}
+
 /// A lane whose head is a held unknown after two attempts, with one event behind it.
 async fn held_unknown(installed: &Installed) {
     let tenant = installed.sql("SELECT tenant_id FROM laneway_control.projects").await;

@@ -1,6 +1,8 @@
 //! Lanes that wait in PostgreSQL: parked, appended to, loaded, expired, rejected, discarded.
 
 use crate::world::{LIMIT, S, World, gap};
+use laneway_store::endpoints::endpoint_set_enabled;
+use laneway_store::idempotency::{Answer, Work};
 use laneway_testkit::{Behaviour, Door, Rule, sql, wait_for};
 use std::time::Duration;
 
@@ -141,6 +143,37 @@ async fn a_gone_endpoint_is_disabled_and_its_lanes_are_kept_until_it_is_deleted(
     assert_eq!(world.value(discarded).await, "5");
     world.wait_value(PARKED, "0").await;
     assert!(world.requests().len() <= 2);
+}
+
+/// I24: enabled again, what waited goes out in order, and the head that was answered with 410 first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gone_endpoint_that_is_enabled_again_goes_on_in_order() {
+    let world = World::new().await;
+    let endpoint = world.endpoint("/a", "resend").await;
+    world.receiver.set_rules(vec![Rule::always(Behaviour::status(410))]);
+    let mut records: Vec<_> =
+        (0..6).map(|n| world.record(endpoint, &format!("u{}", n % 2))).collect();
+    let _deliver = world.start("one");
+    world.produce(&records).await;
+    let state = "SELECT state FROM laneway_control.endpoints";
+    world.wait_value(state, "disabled").await;
+    world.wait_value(EVENTS, "6").await;
+    let later: Vec<_> = (0..6).map(|n| world.record(endpoint, &format!("u{}", n % 3))).collect();
+    world.produce(&later).await;
+    records.extend(later);
+    world.wait_value(EVENTS, "12").await;
+    let sent = world.requests().len();
+    assert!(sent <= 2, "one of each lane that was under way at most: {sent}");
+    world.receiver.set_rules(vec![]);
+    let mut work = Work::begin(&world.pool, world.tenant).await.unwrap();
+    assert!(endpoint_set_enabled(&mut work, endpoint, true, "ann", "it is back").await.unwrap());
+    work.commit(&Answer { status: 200, body: vec![] }, None).await.unwrap();
+    world.wait_settled(12).await;
+    world.wait_value(PARKED, "0").await;
+    world.check_order(&records);
+    assert_eq!(world.requests().len(), sent + 12);
+    let delivered = "SELECT count(*)::text FROM laneway_control.inbox WHERE outcome = 1";
+    assert_eq!(world.value(delivered).await, "12");
 }
 
 /// P3, I21: an endpoint that answers nothing does not hold the others of its partitions.
