@@ -75,7 +75,7 @@ impl Core {
     /// How many records of the partition may still be handed in. What the shell has already read and not handed in is
     /// to be taken off. 0 before the last page of parked lanes, when the window is full, and once it is being revoked.
     pub fn intake_room(&self, partition: Partition) -> u32 {
-        self.parts.get(&partition).map_or(0, |part| part.intake_room(&self.sh.limits))
+        self.parts.get(&partition).map_or(0, |part| part.intake_room(&self.sh.limits, self.sh.now))
     }
 
     /// The epoch under which the core holds the partition.

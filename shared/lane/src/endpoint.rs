@@ -162,7 +162,7 @@ impl EndpointEntry {
     }
 }
 
-/// Final outcomes per second, from whole seconds on the core's time.
+/// How much ends per second, from whole seconds on the core's time.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     began: Option<Timestamp>,
@@ -179,7 +179,7 @@ impl Pace {
         *self = Self { began: Some(now), second: now, current: 0, last: 0 };
     }
 
-    /// One more final outcome.
+    /// One more has ended.
     pub(crate) fn count(&mut self, now: Timestamp) {
         let age = now.since(self.second);
         if age >= SECOND {
@@ -195,9 +195,13 @@ impl Pace {
         if self.began.is_none_or(|began| now.since(began) < SECOND) {
             return false;
         }
+        u128::from(events) * 1000 > u128::from(self.a_second(now)) * limit.as_millis()
+    }
+
+    /// In the last whole second or the present one, whichever had more.
+    pub(crate) fn a_second(&self, now: Timestamp) -> u64 {
         let recent = now.since(self.second) < 2 * SECOND;
-        let a_second = if recent { self.current.max(self.last) } else { 0 };
-        u128::from(events) * 1000 > u128::from(a_second) * limit.as_millis()
+        if recent { self.current.max(self.last) } else { 0 }
     }
 }
 

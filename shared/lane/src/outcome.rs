@@ -196,6 +196,7 @@ impl Part {
     ) {
         while self.pending.front().is_some_and(|pending| pending.seq <= through) {
             if let Some(pending) = self.pending.pop_front() {
+                self.flow.count(sh.now);
                 self.apply(sh, pending, unparked, fx);
             }
         }

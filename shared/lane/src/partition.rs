@@ -1,7 +1,7 @@
 //! One owned partition: its ledger, its lanes, its parked set and its settle queue.
 
 use crate::effect::{AttemptRow, Effect, NewParked, SettleItem};
-use crate::endpoint::Ep;
+use crate::endpoint::{Ep, Pace};
 use crate::hash::Map;
 use crate::input::{CommandId, Epoch, ParkedEvent, Partition, Position, SettleSeq, Verdict};
 use crate::lanes::{Event, Lane, LaneTable, List, Phase};
@@ -143,6 +143,8 @@ pub(crate) struct Part {
     decided: Map<DeliveryId, u32>,
     decided_order: VecDeque<DeliveryId>,
     pub(crate) expiry: Expiry,
+    /// What became durable: how much is worth taking in (P10).
+    pub(crate) flow: Pace,
     /// Open offsets below this were looked at for holding the position back.
     pub(crate) relieved_to: i64,
     pub(crate) relief_set: bool,
@@ -170,6 +172,7 @@ impl Part {
             decided: Map::default(),
             decided_order: VecDeque::new(),
             expiry: Expiry::default(),
+            flow: Pace::default(),
             relieved_to: next_offset,
             relief_set: false,
         }

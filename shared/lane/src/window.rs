@@ -7,22 +7,25 @@ use crate::lanes::Phase;
 use crate::limits::Limits;
 use crate::partition::{Part, Stage};
 use crate::shared::{Effects, Shared, Timer};
+use laneway_wire::Timestamp;
 use std::time::Duration;
 
 /// How often a scarce window is looked at.
 const RELIEF_EVERY: Duration = Duration::from_millis(200);
-/// A lane whose queue is longer than this part of what may be open is parked when that gets scarce.
+/// A lane whose queue is longer than this part of what may be open is parked when that gets scarce, and longer than
+/// so many events.
 const HOT_LANE_PART: u32 = 8;
+const HOT_LANE: u32 = 64;
+/// So many records of a partition may be incomplete at a time, however little gets done.
+const LEAST_OPEN: u32 = 256;
+/// Beyond that: what gets done in this part of `slow_after`. A backlog of a healthy endpoint then waits in the log,
+/// where it costs nothing, and never looks as if the endpoint needed longer than `slow_after` for it.
+const OPEN_PART_OF_SLOW: u128 = 2;
 
 impl Limits {
-    /// Records of a partition that may be incomplete at a time.
+    /// Records of a partition that may be incomplete at a time, whatever the pace.
     fn most_open(&self) -> u32 {
         percent(u64::from(self.window_events), self.open_percent).max(1) as u32
-    }
-
-    /// Those of one slow endpoint.
-    fn share(&self) -> u64 {
-        percent(u64::from(self.most_open()), self.endpoint_share_percent).max(1)
     }
 
     /// Payload bytes of what may be incomplete.
@@ -36,8 +39,22 @@ fn percent(of: u64, percent: u32) -> u64 {
 }
 
 impl Part {
+    /// Records that may be incomplete at the present pace.
+    fn may_be_open(&self, limits: &Limits, now: Timestamp) -> u32 {
+        let most = limits.most_open();
+        let ends = u128::from(self.flow.a_second(now)) * limits.slow_after.as_millis();
+        let paced = u32::try_from(ends / 1000 / OPEN_PART_OF_SLOW).unwrap_or(u32::MAX);
+        paced.clamp(LEAST_OPEN.min(most), most)
+    }
+
+    /// Those of one slow endpoint.
+    fn share(&self, sh: &Shared) -> u64 {
+        let may = self.may_be_open(&sh.limits, sh.now);
+        percent(u64::from(may), sh.limits.endpoint_share_percent).max(1)
+    }
+
     /// How many records may still be taken in now.
-    pub(crate) fn intake_room(&self, limits: &Limits) -> u32 {
+    pub(crate) fn intake_room(&self, limits: &Limits, now: Timestamp) -> u32 {
         let (events, bytes) = self.ledger.span();
         if self.stage != Stage::Active
             || bytes >= limits.window_bytes
@@ -46,7 +63,7 @@ impl Part {
             return 0;
         }
         let window = u64::from(limits.window_events).saturating_sub(events);
-        let open = limits.most_open().saturating_sub(self.ledger.open());
+        let open = self.may_be_open(limits, now).saturating_sub(self.ledger.open());
         u32::try_from(window).unwrap_or(u32::MAX).min(open)
     }
 
@@ -99,7 +116,7 @@ impl Part {
 
     /// An event of the endpoint came: a slow one's oldest lanes are parked beyond its share.
     pub(crate) fn keep_share(&mut self, sh: &mut Shared, ep: Ep, fx: &mut Effects) {
-        let share = sh.limits.share();
+        let share = self.share(sh);
         let over = self.locals.get(&ep).is_some_and(|local| local.live_events > share);
         if over && sh.endpoints.get(ep).is_slow(sh.now, sh.limits.slow_after) {
             self.park_oldest(sh, ep, share, fx);
@@ -107,8 +124,8 @@ impl Part {
     }
 
     fn relieve_open(&mut self, sh: &mut Shared, fx: &mut Effects) {
-        let most = sh.limits.most_open();
-        let share = sh.limits.share();
+        let most = self.may_be_open(&sh.limits, sh.now);
+        let share = self.share(sh);
         let open = u64::from(self.ledger.open());
         let full =
             open >= u64::from(most) || self.ledger.open_bytes() >= sh.limits.most_open_bytes();
@@ -135,7 +152,12 @@ impl Part {
                 let keep = if events > share { share } else { events / 2 };
                 self.park_oldest(sh, ep, keep, fx);
             } else if full {
-                self.park_hot_lanes(sh, ep, most / HOT_LANE_PART, fx);
+                self.park_hot_lanes(
+                    sh,
+                    ep,
+                    (most / HOT_LANE_PART).max(HOT_LANE.min(sh.limits.most_open() / HOT_LANE_PART)),
+                    fx,
+                );
             }
         }
     }
