@@ -11,7 +11,7 @@ SEEDS ?= 20000
 INPUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check fmt lint deny doc bench sim sim-replay clean run-relay run-deliver run-api
+.PHONY: help setup demo dev test check fmt lint deny doc bench sim sim-replay clean run-relay run-deliver run-reconciler run-api
 
 help: ## this list
 	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 32
@@ -63,7 +63,7 @@ sim: ## the core in the simulator (SEEDS=200000)
 sim-replay: ## one schedule of the simulator, with its event log (SEED=s)
 	@$(CARGO) run --locked --release -q -p laneway-simulation -- replay --seed $(or $(SEED),$(error SEED=s is missing))
 
-run-relay run-deliver run-api: run-%: ## one service, with the configuration of LANEWAY_CONFIG
+run-relay run-deliver run-reconciler run-api: run-%: ## one service, with the configuration of LANEWAY_CONFIG
 	@$(CARGO) run --locked -p laneway -- $*
 
 clean: ## stop what make started here, remove its data

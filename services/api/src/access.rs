@@ -21,12 +21,12 @@ macro_rules! needs {
         impl Needs for $name { const SCOPE: Scope = Scope::$name; }
     )+ };
 }
-needs!(EventsWrite EndpointsRead EndpointsWrite DeliveriesRead);
+needs!(EventsWrite EndpointsRead EndpointsWrite DeliveriesRead DeadLettersWrite);
 
 /// A caller who may do what the route does in the project of its path.
 pub(crate) struct Access<N: Needs> {
     pub(crate) tenant: TenantId,
-    key_id: String,
+    pub(crate) caller: Caller,
     params: Vec<(String, String)>,
     needs: PhantomData<N>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Access<N: Needs> {
 impl<N: Needs> Access<N> {
     /// Who it is, for the audit log.
     pub(crate) fn actor(&self) -> String {
-        format!("key {}", self.key_id)
+        format!("key {}", self.caller.key_id)
     }
 
     /// The id in the path, after the project.
@@ -74,7 +74,7 @@ impl<N: Needs> FromRequestParts<App> for Access<N> {
             return Err(problem::SCOPE_MISSING.detail(detail));
         }
         tracing::Span::current().record("laneway.tenant.id", tracing::field::display(tenant));
-        Ok(Self { tenant, key_id: caller.key_id, params, needs: PhantomData })
+        Ok(Self { tenant, caller, params, needs: PhantomData })
     }
 }
 

@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn required_raw(&mut self, name: &'static str) -> Option<&'a RawValue> {
         let value = self.raw(name);
         if value.is_none() {
-            self.error(name, "field_missing", "the field is required");
+            self.missing(name);
         }
         value
     }
@@ -149,6 +149,11 @@ impl<'a> Fields<'a> {
             self.error(name, "unknown_value", format!("expected one of {words}"));
         }
         chosen
+    }
+
+    /// Reports that the field `name` is missing.
+    pub(crate) fn missing(&mut self, name: &str) {
+        self.error(name, "field_missing", "the field is required");
     }
 
     /// Reports an error of the field `name`.

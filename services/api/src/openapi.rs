@@ -8,7 +8,8 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::openapi::{RefOr, SecurityRequirement};
 
 /// Requests: their unknown fields are refused, which serde's own attribute cannot tell here.
-const REQUESTS: [&str; 3] = ["NewEndpoint", "NewSubscription", "NewEvent"];
+const REQUESTS: [&str; 5] =
+    ["NewEndpoint", "NewSubscription", "NewEvent", "NewRewindBody", "RewindChange"];
 
 /// The document without its paths.
 #[derive(OpenApi)]
@@ -24,7 +25,8 @@ const REQUESTS: [&str; 3] = ["NewEndpoint", "NewSubscription", "NewEvent"];
         (name = "endpoints", description = "Where requests go"),
         (name = "subscriptions", description = "Which events an endpoint gets"),
         (name = "events", description = "What happened"),
-        (name = "deliveries", description = "Where an event stands at each endpoint")
+        (name = "deliveries", description = "Where an event stands at each endpoint"),
+        (name = "dead letters", description = "What was given up on, and commands to send it again")
     ),
     modifiers(&House)
 )]

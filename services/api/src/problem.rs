@@ -54,6 +54,8 @@ kinds! {
         "An event with this `dedupeKey` was accepted before; `eventId` is its id. Nothing was stored.";
     LIMIT_REACHED "limit_reached" 409 "The project has as many as it may have"
         "Remove what is not needed any more; `detail` says how many are allowed.";
+    REWIND_ENDED "rewind_ended" 409 "The command has ended"
+        "A command that is done or cancelled stays so; `detail` says which. Give a new one if there is more to do.";
     BODY_TOO_LARGE "body_too_large" 413 "The body is too large"
         "A payload has at most 262,144 bytes, and the rest of a request little more. Nothing was stored.";
     CONTENT_TYPE "content_type_not_supported" 415 "The content type is not supported"

@@ -52,6 +52,18 @@ impl Query {
         Ok(Some(value))
     }
 
+    /// Takes a parameter as what `parse` makes of it; `code` says what is wrong if it makes nothing.
+    pub(crate) fn parsed<T>(
+        &mut self,
+        name: &'static str,
+        code: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
+        let Some(text) = self.take(name)? else { return Ok(None) };
+        let value = parse(&text);
+        value.map(Some).ok_or_else(|| not_valid(name, code, "the value is not valid"))
+    }
+
     /// Takes `limit` and `cursor` of the list `list`.
     pub(crate) fn page(
         &mut self,

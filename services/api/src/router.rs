@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::body::MAX_BODY;
 use crate::observe::observe;
 use crate::openapi::{self, Base};
-use crate::routes::{deliveries, endpoints, events, meta, subscriptions};
+use crate::routes::{dead_letters, deliveries, endpoints, events, meta, rewinds, subscriptions};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::header;
@@ -27,6 +27,13 @@ fn described() -> (Router<App>, OpenApi) {
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::list_attempts))
+        .routes(routes!(dead_letters::list_dead_letters))
+        .routes(routes!(dead_letters::get_dead_letter))
+        .routes(routes!(rewinds::create_rewind, rewinds::list_rewinds))
+        .routes(routes!(rewinds::get_rewind))
+        .routes(routes!(rewinds::pause_rewind))
+        .routes(routes!(rewinds::resume_rewind))
+        .routes(routes!(rewinds::cancel_rewind))
         .split_for_parts();
     openapi::finish(&mut document);
     (router, document)

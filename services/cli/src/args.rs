@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Relay,
     /// Run a delivery service: deliveries topic to lanes to HTTP.
     Deliver,
+    /// Run a reconciler: unknown outcomes, commands over dead letters.
+    Reconciler,
     /// Run the HTTP API.
     Api,
     /// Run everything on this machine until Ctrl-C, with a first project, key and endpoint.
@@ -79,6 +81,9 @@ pub(crate) enum Command {
     /// Deliveries that were given up on.
     #[command(subcommand)]
     DeadLetters(DeadLetters),
+    /// Send dead letters again, discard them, replay; and how far that is.
+    #[command(subcommand)]
+    Rewind(Rewind),
     /// The configuration that the services would run with.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -238,7 +243,7 @@ pub(crate) enum Lanes {
     /// Show one lane and the first of its waiting events.
     Show {
         /// The lane's id (32 hexadecimal digits), or leave it out and name endpoint and key.
-        #[arg(required_unless_present = "endpoint", value_parser = lane)]
+        #[arg(required_unless_present = "endpoint")]
         lane: Option<laneway_wire::LaneId>,
         /// The endpoint that the lane leads to.
         #[arg(long, value_name = "ENDPOINT", conflicts_with = "lane", requires = "key")]
@@ -304,7 +309,190 @@ pub(crate) enum Verdict {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLetters {
     /// List dead letters, newest first.
-    List(Selection),
+    List {
+        /// Of this project only.
+        #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+        project: Option<TenantId>,
+        #[command(flatten)]
+        filter: DeadFilter,
+        /// Only those in this state.
+        #[arg(long, value_enum, value_name = "STATE")]
+        state: Option<DeadState>,
+        /// At most so many.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+        limit: u16,
+        #[command(flatten)]
+        database: Database,
+    },
+    /// Show one dead letter and its attempts.
+    Show {
+        /// The delivery's id.
+        delivery: DeliveryId,
+        /// Its project; looked up if not given.
+        #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+        project: Option<TenantId>,
+        /// Show what could not be delivered too: it may be personal data.
+        #[arg(long)]
+        payload: bool,
+        #[command(flatten)]
+        database: Database,
+    },
+    /// Send dead letters again, as new deliveries at the back of their lanes, in their order.
+    Rewind(DeadCommand),
+    /// Give dead letters up for good.
+    Discard(DeadCommand),
+}
+
+/// Which dead letters; all of the project if nothing is given.
+#[derive(Debug, Args)]
+pub(crate) struct DeadFilter {
+    /// These alone, up to 1,000.
+    pub(crate) deliveries: Vec<DeliveryId>,
+    /// Of this endpoint.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub(crate) endpoint: Option<EndpointId>,
+    /// Of this lane.
+    #[arg(long, value_name = "LANE")]
+    pub(crate) lane: Option<laneway_wire::LaneId>,
+    /// Of this user key.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// Of this event type; `order.*` is everything below `order`.
+    #[arg(long = "event-type", value_name = "TYPE")]
+    pub(crate) event_type: Option<String>,
+    /// Given up for this: `rejected` or `expired`.
+    #[arg(long, value_name = "CAUSE")]
+    pub(crate) cause: Option<String>,
+    /// Given up at this time (RFC 3339) or later, or within this span, e.g. `2h`.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<When>,
+    /// Given up before this time (RFC 3339), or longer ago than this span.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<When>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeadCommand {
+    /// Whose dead letters.
+    #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+    pub(crate) project: TenantId,
+    #[command(flatten)]
+    pub(crate) filter: DeadFilter,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How a command over many deliveries is given.
+#[derive(Debug, Args)]
+pub(crate) struct How {
+    /// Why; stored in the audit log.
+    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
+    pub(crate) reason: Option<String>,
+    /// Who says so; stored in the audit log.
+    #[arg(long, env = "USER", default_value = "operator", value_name = "NAME")]
+    pub(crate) actor: String,
+    /// Only count what it would mean.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask; needed where nobody can be asked.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Do not wait until it is done.
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    #[command(flatten)]
+    pub(crate) database: Database,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeadState {
+    Open,
+    Rewound,
+    Discarded,
+}
+
+/// A point of time, or a span before now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    At(laneway_wire::Timestamp),
+    Ago(std::time::Duration),
+}
+
+impl std::str::FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(at) = chrono::DateTime::parse_from_rfc3339(text) {
+            return Ok(Self::At(laneway_wire::Timestamp(at.timestamp_millis())));
+        }
+        let span = humantime::parse_duration(text);
+        span.map(Self::Ago).map_err(|_| "expected an RFC 3339 time or a span like `2h`".to_owned())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rewind {
+    /// List commands over many deliveries, newest first.
+    List {
+        /// Of this project only.
+        #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+        project: Option<TenantId>,
+        /// At most so many.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+        limit: u16,
+        #[command(flatten)]
+        database: Database,
+    },
+    /// Show one command and how far it is.
+    Show(RewindName),
+    /// Wait until a command has ended; Ctrl-C ends the waiting, not the command.
+    Watch(RewindName),
+    /// Stop a command where it is; it can go on.
+    Pause(RewindChange),
+    /// Let a paused command go on.
+    Resume(RewindChange),
+    /// End a command where it is; what was done stays.
+    Cancel(RewindChange),
+    /// Send an endpoint again what it was delivered since a moment, from the retained log, as new deliveries.
+    Replay {
+        /// Whose endpoint.
+        #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+        project: TenantId,
+        /// The endpoint.
+        #[arg(long, value_name = "ENDPOINT")]
+        endpoint: EndpointId,
+        /// Events emitted at this time (RFC 3339) or later, or within this span, e.g. `2h`.
+        #[arg(long, value_name = "TIME")]
+        since: When,
+        /// Of this event type; `order.*` is everything below `order`.
+        #[arg(long = "event-type", value_name = "TYPE")]
+        event_type: Option<String>,
+        #[command(flatten)]
+        how: How,
+    },
+}
+
+/// A command by its id.
+#[derive(Debug, Args)]
+pub(crate) struct RewindName {
+    /// The command's id, `rwd_…`.
+    pub(crate) rewind: laneway_wire::RewindId,
+    #[command(flatten)]
+    pub(crate) database: Database,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RewindChange {
+    /// The command's id, `rwd_…`.
+    pub(crate) rewind: laneway_wire::RewindId,
+    /// Why; stored in the audit log.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Who says so; stored in the audit log.
+    #[arg(long, env = "USER", default_value = "operator", value_name = "NAME")]
+    pub(crate) actor: String,
+    #[command(flatten)]
+    pub(crate) database: Database,
 }
 
 #[derive(Debug, Subcommand)]
@@ -325,6 +513,7 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum ServiceName {
     Relay,
     Deliver,
+    Reconciler,
     Api,
 }
 
@@ -340,15 +529,6 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
     humantime::parse_duration(text).map_err(|error| error.to_string())
 }
 
-fn lane(text: &str) -> Result<laneway_wire::LaneId, String> {
-    let wanted = || "expected 32 hexadecimal digits".to_owned();
-    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(wanted());
-    }
-    let number = u128::from_str_radix(text, 16).map_err(|_| wanted())?;
-    Ok(laneway_wire::LaneId::from_bytes(number.to_be_bytes()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -360,10 +540,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_read_as_it_is_written() {
-        let text = "00112233445566778899aabbccddeeff";
-        assert_eq!(lane(text).unwrap().to_string(), text);
-        assert!(lane("+0112233445566778899aabbccddeeff").is_err());
-        assert!(lane("0011").is_err());
+    fn a_moment_is_a_time_or_a_span() {
+        let hour = std::time::Duration::from_secs(3_600);
+        assert_eq!("1h".parse(), Ok(When::Ago(hour)));
+        let at = laneway_wire::Timestamp(1_000);
+        assert_eq!("1970-01-01T01:00:01+01:00".parse(), Ok(When::At(at)));
+        assert!("yesterday".parse::<When>().is_err());
     }
 }

@@ -9,7 +9,6 @@ use laneway_bus::BusError;
 use laneway_platform::failpoint;
 use laneway_store::relay::{HoldReason, OutboxRow};
 use laneway_store::topology::Acked;
-use laneway_wire::DeliveryId;
 use laneway_wire::record::{Head, Record};
 use std::collections::BTreeMap;
 
@@ -145,7 +144,7 @@ pub(crate) fn record(stamp: Stamp<'_>, row: &OutboxRow, delivery: &Delivery) -> 
     Record {
         head: Head {
             generation: stamp.generation,
-            delivery: DeliveryId::first(row.event, delivery.endpoint).as_uuid(),
+            delivery: row.delivery_id(delivery.endpoint).as_uuid(),
             event: row.event.as_uuid(),
             endpoint: delivery.endpoint.as_uuid(),
             tenant: row.tenant.as_uuid(),
@@ -158,7 +157,8 @@ pub(crate) fn record(stamp: Stamp<'_>, row: &OutboxRow, delivery: &Delivery) -> 
             source: stamp.source.to_owned(),
             row: row.id,
             created_at: row.created_at,
-            replay: 0,
+            replay: row.rewind.map_or(0, |rewind| rewind.number),
+            replay_of: row.rewind.map(|rewind| rewind.of.as_uuid()),
         },
         payload: row.payload.clone(),
     }

@@ -3,7 +3,7 @@
 use laneway_store::relay::OutboxRow;
 use laneway_store::routing::{Subscriber, subscribers};
 use laneway_store::{Error, Pool};
-use laneway_wire::{DeliveryId, EndpointId, LaneId, LaneMode, TenantId};
+use laneway_wire::{EndpointId, LaneId, LaneMode, TenantId};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -90,7 +90,8 @@ impl Router {
 }
 
 /// Several matching subscriptions of one endpoint make one delivery; it is total if any of them is ordered.
-/// `subscribers` are in order of endpoint.
+/// `subscribers` are in order of endpoint. A rewind goes to its endpoint alone, subscribed or not: in the mode that the
+/// endpoint's subscriptions give it now, or else in the one that it had.
 fn expand(index: usize, row: &OutboxRow, subscribers: &[Subscriber], to: &mut Vec<Delivery>) {
     let mut last: Option<(EndpointId, bool, bool)> = None;
     let mut push = |found: Option<(EndpointId, bool, bool)>| {
@@ -100,11 +101,13 @@ fn expand(index: usize, row: &OutboxRow, subscribers: &[Subscriber], to: &mut Ve
             Some(_) if !unordered => LaneMode::User,
             _ => LaneMode::None,
         };
-        let delivery = DeliveryId::first(row.event, endpoint);
-        let lane = LaneId::of(endpoint, mode, row.user_key.as_deref(), delivery);
-        to.push(Delivery { row: index, endpoint, mode, lane });
+        to.push(delivery(index, row, endpoint, mode));
     };
-    for subscriber in subscribers.iter().filter(|s| matches(&s.pattern, &row.event_type)) {
+    let wanted = |s: &&Subscriber| {
+        row.rewind.is_none_or(|rewind| rewind.endpoint == s.endpoint)
+            && matches(&s.pattern, &row.event_type)
+    };
+    for subscriber in subscribers.iter().filter(wanted) {
         match &mut last {
             Some((endpoint, ordered, _)) if *endpoint == subscriber.endpoint => {
                 *ordered |= subscriber.ordered;
@@ -114,7 +117,19 @@ fn expand(index: usize, row: &OutboxRow, subscribers: &[Subscriber], to: &mut Ve
             }
         }
     }
-    push(last);
+    match (row.rewind, last) {
+        (Some(rewind), None) => {
+            let keyless = rewind.mode == LaneMode::User && row.user_key.is_none();
+            let mode = if keyless { LaneMode::None } else { rewind.mode };
+            to.push(delivery(index, row, rewind.endpoint, mode));
+        }
+        (_, last) => push(last),
+    }
+}
+
+fn delivery(index: usize, row: &OutboxRow, endpoint: EndpointId, mode: LaneMode) -> Delivery {
+    let lane = LaneId::of(endpoint, mode, row.user_key.as_deref(), row.delivery_id(endpoint));
+    Delivery { row: index, endpoint, mode, lane }
 }
 
 /// A pattern is a type, `prefix.*` (everything below the prefix) or `*`.
@@ -147,6 +162,7 @@ mod tests {
             headers: Vec::new(),
             traceparent: None,
             created_at: Timestamp(0),
+            rewind: None,
         }
     }
 
@@ -190,6 +206,34 @@ mod tests {
         assert_eq!(found, [(1, LaneMode::Total), (2, LaneMode::User)]);
         let found = modes(&row("order.gone", Some("k")), &subscribers);
         assert_eq!(found, [(1, LaneMode::User), (2, LaneMode::User)]);
+    }
+
+    #[test]
+    fn a_rewind_goes_to_its_endpoint_alone_in_the_mode_that_holds_now() {
+        let rewind = |endpoint: u128, mode| {
+            let id = |n| laneway_wire::DeliveryId::from_uuid(Uuid::from_u128(n));
+            let endpoint = EndpointId::from_uuid(Uuid::from_u128(endpoint));
+            let rewind = laneway_store::relay::Rewind {
+                delivery: id(70),
+                endpoint,
+                mode,
+                number: 1,
+                of: id(71),
+            };
+            OutboxRow { rewind: Some(rewind), ..row("a", Some("k")) }
+        };
+        let subscribers = [subscriber(1, "*", false, false), subscriber(2, "a", true, false)];
+        assert_eq!(modes(&rewind(1, LaneMode::User), &subscribers), [(1, LaneMode::User)]);
+        assert_eq!(modes(&rewind(2, LaneMode::User), &subscribers), [(2, LaneMode::Total)]);
+        assert_eq!(modes(&rewind(9, LaneMode::User), &subscribers), [(9, LaneMode::User)]);
+        assert_eq!(modes(&rewind(9, LaneMode::None), &[]), [(9, LaneMode::None)]);
+        let mut deliveries = Vec::new();
+        expand(0, &rewind(9, LaneMode::None), &[], &mut deliveries);
+        let own = laneway_wire::DeliveryId::from_uuid(Uuid::from_u128(70));
+        assert_eq!(
+            deliveries[0].lane,
+            LaneId::of(deliveries[0].endpoint, LaneMode::None, None, own)
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use http::HeaderMap;
 use http::header::{
     ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT,
 };
+use laneway_wire::DeliveryId;
 use laneway_wire::headers::check_custom;
 use laneway_wire::signature::{ID_HEADER, SIGNATURE_HEADER, Signer, TIMESTAMP_HEADER};
 use std::time::UNIX_EPOCH;
@@ -17,10 +18,11 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const SEQUENCE_NUMBER: HeaderName = HeaderName::from_static("x-sequence-number");
 const ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
 const EVENT_TYPE: HeaderName = HeaderName::from_static("x-event-type");
+const REPLAY_OF: HeaderName = HeaderName::from_static("x-replay-of");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("Laneway/", env!("CARGO_PKG_VERSION")));
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
-/// Ours (11) and room for a few custom ones before the map grows.
+/// Ours (12) and room for a few custom ones before the map grows.
 const USUAL_HEADERS: usize = 16;
 
 /// A header that cannot be sent: custom ones are checked here too, since a plain INSERT can bring anything.
@@ -68,6 +70,9 @@ pub(crate) fn headers(
     headers.insert(SEQUENCE_NUMBER, HeaderValue::from(request.sequence));
     headers.insert(ATTEMPT, HeaderValue::from(request.attempt));
     headers.insert(EVENT_TYPE, HeaderValue::from_bytes(head.event_type.as_bytes())?);
+    if let Some(of) = head.replay_of.map(DeliveryId::from_uuid) {
+        headers.insert(REPLAY_OF, HeaderValue::try_from(of.to_string())?);
+    }
     headers.insert(CONTENT_TYPE, HeaderValue::from_str(&head.content_type)?);
     // Telemetry never stands in the way of a delivery.
     if let Some(Ok(trace)) = head.traceparent.as_deref().map(HeaderValue::from_str) {

@@ -163,7 +163,14 @@ pub async fn deliveries_of_event(
     limit: u16,
 ) -> Result<Option<Vec<Delivery>>, Error> {
     let known = crate::events::event_find(pool, tenant, event).await?;
-    let candidates = candidates(pool, tenant, event, known.as_ref()).await?;
+    let mut candidates = candidates(pool, tenant, event, known.as_ref()).await?;
+    for (delivery, _, endpoint, _) in
+        crate::rewinds::rewound(pool, tenant, Some(event.as_uuid()), None).await?
+    {
+        let (delivery, endpoint) =
+            (DeliveryId::from_uuid(delivery), EndpointId::from_uuid(endpoint));
+        candidates.push(Candidate { delivery, endpoint, subscribed: true });
+    }
     let mut ids: Vec<Uuid> = Vec::with_capacity(candidates.len());
     let mut endpoints: Vec<Uuid> = Vec::with_capacity(candidates.len());
     for candidate in &candidates {
@@ -213,6 +220,12 @@ pub async fn delivery_get(
     let recorded = read(&row).map_err(Error::doing("reading a delivery"))?;
     if recorded.event.is_some() {
         return Ok(Some(recorded));
+    }
+    if let Some((_, event, endpoint, _)) =
+        crate::rewinds::rewound(pool, tenant, None, Some(id)).await?.first()
+    {
+        let (event, endpoint) = (EventId::from_uuid(*event), EndpointId::from_uuid(*endpoint));
+        return Ok(Some(Delivery { event: Some(event), endpoint, ..recorded }));
     }
     // The id begins with the event's time: its event, if it is here, is one of that millisecond.
     for known in crate::events::events_of_millisecond(pool, tenant, id).await? {

@@ -106,7 +106,7 @@ async fn between(
     let millis = i64::try_from(first.as_u128() >> 80).unwrap_or(0);
     sqlx::query(
         "SELECT event_id, type, (extract(epoch FROM created_at) * 1000)::bigint FROM laneway.outbox \
-         WHERE event_id BETWEEN $2 AND $3 AND tenant = $1 \
+         WHERE event_id BETWEEN $2 AND $3 AND tenant = $1 AND rewind IS NULL \
            AND created_at >= to_timestamp($4::double precision / 1000) \
            AND created_at < to_timestamp($5::double precision / 1000) \
          ORDER BY event_id LIMIT $6",

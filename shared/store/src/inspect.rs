@@ -1,5 +1,5 @@
-//! What operators look at over all projects: parked lanes, unknown outcomes, dead letters; and the command by which a
-//! person settles an unknown. Everything else here only reads.
+//! What operators look at over all projects: parked lanes and unknown outcomes; and the command by which a person
+//! settles an unknown. Everything else here only reads.
 //!
 //! Live lanes are in memory of their owners and in no table. Lists are bounded by [`MAX_LIMIT`].
 
@@ -80,33 +80,6 @@ pub struct Unknown {
     pub lane: Lane,
     /// Whether a command for it is waiting for the lane's owner.
     pub decided: bool,
-}
-
-/// A delivery that was given up on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// Whose it is.
-    pub tenant: TenantId,
-    /// The delivery.
-    pub delivery: DeliveryId,
-    /// Its event.
-    pub event: EventId,
-    /// Where it should have gone.
-    pub endpoint: EndpointId,
-    /// Its lane's user key.
-    pub user_key: Option<String>,
-    /// Type of the event.
-    pub event_type: String,
-    /// Why it was given up, a stable code.
-    pub reason: String,
-    /// Attempts.
-    pub attempts: u32,
-    /// What the last attempt came to.
-    pub last_class: Option<String>,
-    /// Status of the last answer.
-    pub last_status: Option<u16>,
-    /// When it was given up.
-    pub dead_at: Timestamp,
 }
 
 /// What a person found out about an unknown outcome.
@@ -200,6 +173,7 @@ pub async fn delivery_tenant(pool: &Pool, id: DeliveryId) -> Result<Option<Tenan
         "SELECT tenant_id FROM laneway_control.inbox WHERE delivery_id = $1 \
          UNION ALL SELECT tenant_id FROM laneway_control.attempts WHERE delivery_id = $1 \
          UNION ALL SELECT tenant_id FROM laneway_control.intents WHERE delivery_id = $1 \
+         UNION ALL SELECT tenant_id FROM laneway_control.rewound WHERE delivery_id = $1 \
          UNION ALL SELECT tenant_id FROM laneway_control.parked_events WHERE delivery_id = $1 \
            AND bucket = ANY (ARRAY(SELECT b::smallint FROM generate_series(0, 1023) b)) \
          LIMIT 1",
@@ -323,23 +297,6 @@ pub async fn command_result(pool: &Pool, command: i64) -> Result<Option<String>,
     .map_err(Error::doing("reading a command"))
 }
 
-/// Dead letters, newest first.
-pub async fn dead_letters_list(pool: &Pool, filter: Filter) -> Result<Vec<DeadLetter>, Error> {
-    sqlx::query(
-        "SELECT tenant_id, delivery_id, event_id, endpoint_id, user_key, event_type, reason, attempts, last_class, \
-           last_status, dead_at FROM laneway_control.dead_letters \
-         WHERE ($1::uuid IS NULL OR tenant_id = $1) AND ($2::uuid IS NULL OR endpoint_id = $2) \
-         ORDER BY dead_at DESC, delivery_id LIMIT $3",
-    )
-    .bind(filter.tenant.map(|id| id.as_uuid()))
-    .bind(filter.endpoint.map(|id| id.as_uuid()))
-    .bind(i64::from(filter.limit.min(MAX_LIMIT)))
-    .fetch_all(pool.inner())
-    .await
-    .and_then(|rows| rows.iter().map(read_dead_letter).collect())
-    .map_err(Error::doing("listing dead letters"))
-}
-
 fn read_lane(row: &PgRow, doing: &'static str) -> Result<Lane, Error> {
     let read = || -> Result<(Vec<u8>, i16), sqlx::Error> {
         Ok((row.try_get("lane")?, row.try_get("mode")?))
@@ -387,26 +344,6 @@ fn read_waiting(row: &PgRow) -> Result<Waiting, sqlx::Error> {
     })
 }
 
-fn read_dead_letter(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
-    Ok(DeadLetter {
-        tenant: TenantId::from_uuid(row.try_get(0)?),
-        delivery: DeliveryId::from_uuid(row.try_get(1)?),
-        event: EventId::from_uuid(row.try_get(2)?),
-        endpoint: EndpointId::from_uuid(row.try_get(3)?),
-        user_key: row.try_get(4)?,
-        event_type: row.try_get(5)?,
-        reason: row.try_get(6)?,
-        attempts: uncount(row.try_get(7)?),
-        last_class: row.try_get(8)?,
-        last_status: status(row.try_get(9)?),
-        dead_at: loaded(row.try_get(10)?),
-    })
-}
-
 fn counted(count: i64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-fn status(status: Option<i16>) -> Option<u16> {
-    status.and_then(|status| u16::try_from(status).ok())
 }

@@ -27,17 +27,20 @@ pub enum Scope {
     EndpointsWrite,
     /// Read deliveries and their attempts.
     DeliveriesRead,
+    /// Send dead letters again, discard them, replay; and see their payloads.
+    DeadLettersWrite,
     /// Everything in the project.
     Admin,
 }
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::EventsWrite,
         Self::EndpointsRead,
         Self::EndpointsWrite,
         Self::DeliveriesRead,
+        Self::DeadLettersWrite,
         Self::Admin,
     ];
 
@@ -48,6 +51,7 @@ impl Scope {
             Self::EndpointsRead => "endpoints:read",
             Self::EndpointsWrite => "endpoints:write",
             Self::DeliveriesRead => "deliveries:read",
+            Self::DeadLettersWrite => "deadletters:write",
             Self::Admin => "admin",
         }
     }

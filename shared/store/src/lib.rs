@@ -4,6 +4,7 @@
 //! put into every source database, `laneway_control` (everything else) exists once. Functions are called noun_verb,
 //! take a [`Pool`], and give back their own types: no caller sees a row or a driver's type.
 
+pub mod dead_letters;
 pub mod deliveries;
 pub mod delivery;
 pub mod emit;
@@ -17,6 +18,7 @@ pub mod migrate;
 mod pool;
 pub mod projects;
 pub mod relay;
+pub mod rewinds;
 pub mod routing;
 pub mod secrets;
 pub mod source;

@@ -102,6 +102,12 @@ id!(
     "dlv_"
 );
 
+id!(
+    /// One command over many deliveries: a rewind, a discard, a replay. A UUIDv7.
+    RewindId,
+    "rwd_"
+);
+
 impl DeliveryId {
     /// The id of the delivery of `event` to `endpoint`; `replay` is 0 for the first and n for the n-th rewind.
     ///

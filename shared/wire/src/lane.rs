@@ -5,6 +5,7 @@ use crate::ids::{DeliveryId, EndpointId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::str::FromStr;
 
 /// How many buckets there are. Partitions are made of buckets, so the number of partitions can change and this cannot.
 pub const BUCKETS: u16 = 1024;
@@ -100,6 +101,36 @@ impl fmt::Display for LaneId {
     }
 }
 
+/// Why a text is no lane id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected 32 hexadecimal digits")]
+pub struct LaneIdError;
+
+impl FromStr for LaneId {
+    type Err = LaneIdError;
+
+    fn from_str(text: &str) -> Result<Self, LaneIdError> {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(LaneIdError);
+        }
+        let number = u128::from_str_radix(text, 16).map_err(|_| LaneIdError)?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}
+
+impl Serialize for LaneId {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for LaneId {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 impl fmt::Debug for LaneId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -126,6 +157,14 @@ impl Bucket {
 mod tests {
     use super::*;
     use uuid::Uuid;
+
+    #[test]
+    fn a_lane_is_read_as_it_is_written() {
+        let text = "00112233445566778899aabbccddeeff";
+        assert_eq!(text.parse::<LaneId>().unwrap().to_string(), text);
+        assert!("+0112233445566778899aabbccddeeff".parse::<LaneId>().is_err());
+        assert!("0011".parse::<LaneId>().is_err());
+    }
 
     #[test]
     fn lane_ids_and_buckets_are_fixed_for_ever() {

@@ -82,6 +82,9 @@ pub struct Head {
     /// 0, or the number of the rewind.
     #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
     pub replay: u32,
+    /// The delivery that this one repeats; rewinds alone have one.
+    #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
+    pub replay_of: Option<Uuid>,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -198,6 +201,9 @@ impl Head {
         {
             return Err(RecordError::Contradiction("delivery id"));
         }
+        if self.replay == 0 && self.replay_of.is_some() {
+            return Err(RecordError::Contradiction("rewind without a number"));
+        }
         Ok(())
     }
 }
@@ -227,6 +233,7 @@ mod tests {
                 row: 42,
                 created_at: Timestamp(1_796_000_000_000),
                 replay: 0,
+                replay_of: None,
             },
             payload: Bytes::copy_from_slice(payload),
         }
@@ -236,6 +243,15 @@ mod tests {
     fn a_record_comes_back_whole() {
         let record = record(Some("user_1"), br#"{"a": 1.0}"#);
         assert_eq!(Record::decode(&record.encode()).unwrap(), record);
+    }
+
+    #[test]
+    fn a_rewind_says_what_it_repeats() {
+        let mut rewind = record(Some("user_1"), b"{}");
+        rewind.head.replay_of = Some(rewind.head.delivery);
+        rewind.head.replay = 1;
+        rewind.head.delivery = Uuid::from_u128(77);
+        assert_eq!(Record::decode(&rewind.encode()).unwrap(), rewind);
     }
 
     #[test]
@@ -258,6 +274,9 @@ mod tests {
         let mut foreign = record(Some("k"), b"");
         foreign.head.event = Uuid::from_u128(9);
         assert_eq!(Record::decode(&foreign.encode()).unwrap_err().code(), "contradiction");
+        let mut numberless = record(Some("k"), b"");
+        numberless.head.replay_of = Some(Uuid::from_u128(5));
+        assert_eq!(Record::decode(&numberless.encode()).unwrap_err().code(), "contradiction");
         let mut keyless = record(Some("k"), b"");
         keyless.head.user_key = None;
         assert_eq!(Record::decode(&keyless.encode()).unwrap_err().code(), "contradiction");

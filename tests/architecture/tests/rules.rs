@@ -176,7 +176,7 @@ fn no_file_is_one_that_a_reader_must_scroll_for_ever() {
 
 #[test]
 fn a_service_is_a_library_with_its_own_settings_metrics_errors_and_readme() {
-    for service in ["relay", "deliver", "api"] {
+    for service in ["relay", "deliver", "reconciler", "api"] {
         let folder = root().join("services").join(service);
         for wanted in ["README.md", "src/lib.rs", "src/config.rs", "src/error.rs", "src/metrics.rs"]
         {

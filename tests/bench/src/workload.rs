@@ -57,6 +57,7 @@ pub(crate) fn record(
             row: 1,
             created_at: now(),
             replay: 0,
+            replay_of: None,
         },
         payload: Bytes::from(payload),
     }

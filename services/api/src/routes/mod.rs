@@ -1,9 +1,11 @@
 //! The routes: each file one family, handlers thin, SQL in `laneway-store`.
 
+pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 pub(crate) mod endpoints;
 pub(crate) mod events;
 pub(crate) mod meta;
+pub(crate) mod rewinds;
 pub(crate) mod subscriptions;
 
 use crate::app::App;
@@ -60,6 +62,16 @@ fn rfc3339(at: Timestamp) -> String {
     DateTime::from_timestamp_millis(at.as_millis())
         .unwrap_or_default()
         .to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// The inverse of [`rfc3339`], for whatever offset.
+fn timestamp(text: &str) -> Option<Timestamp> {
+    DateTime::parse_from_rfc3339(text).ok().map(|at| Timestamp(at.timestamp_millis()))
+}
+
+/// A text that PostgreSQL can hold.
+fn storable(text: &str) -> Option<String> {
+    (!text.contains('\0')).then(|| text.to_owned())
 }
 
 /// Where the page after this one begins, as an id.

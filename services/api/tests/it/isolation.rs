@@ -1,7 +1,7 @@
 //! Every route of the OpenAPI document, called with one tenant's key and another's ids: 404, and nothing changed
 //! (C13, I39). A route that is not in the table fails the test.
 
-use crate::support::{Api, Tenant};
+use crate::support::{Api, Tenant, dead_letter};
 use laneway_testkit::sql;
 use laneway_wire::{DeliveryId, EndpointId, EventId};
 use serde_json::Value;
@@ -15,11 +15,15 @@ struct Theirs {
     subscription: String,
     event: String,
     delivery: String,
+    rewind: String,
 }
 
 /// Method, route, and the requests that reach for the other tenant's objects: path and body.
 fn table(theirs: &Theirs) -> Vec<(&'static str, &'static str, Vec<(String, String)>)> {
-    let Theirs { endpoint, subscription, event, delivery } = theirs;
+    let Theirs { endpoint, subscription, event, delivery, rewind } = theirs;
+    let change = |verb: &str| {
+        vec![(format!("rewinds/{rewind}/{verb}"), r#"{"reason":"because"}"#.to_owned())]
+    };
     vec![
         // The list and the making of what needs no other object: only the project in the path is foreign.
         ("post", "endpoints", vec![]),
@@ -52,6 +56,14 @@ fn table(theirs: &Theirs) -> Vec<(&'static str, &'static str, Vec<(String, Strin
             "deliveries/{id}/attempts",
             vec![(format!("deliveries/{delivery}/attempts"), String::new())],
         ),
+        ("get", "dead-letters", vec![]),
+        ("get", "dead-letters/{id}", vec![(format!("dead-letters/{delivery}"), String::new())]),
+        ("post", "rewinds", vec![]),
+        ("get", "rewinds", vec![]),
+        ("get", "rewinds/{id}", vec![(format!("rewinds/{rewind}"), String::new())]),
+        ("post", "rewinds/{id}/pause", change("pause")),
+        ("post", "rewinds/{id}/resume", change("resume")),
+        ("post", "rewinds/{id}/cancel", change("cancel")),
     ]
 }
 
@@ -76,11 +88,16 @@ async fn theirs(api: &Api, tenant: &Tenant) -> Theirs {
     )
     .await
     .unwrap();
+    dead_letter(api, tenant, endpoint_id, id, 0).await;
+    let body = br#"{"action":"rewind","reason":"fixed"}"#;
+    let rewind = api.post(tenant, "rewinds", Some("r"), body).await.json();
+    let rewind = rewind["id"].as_str().unwrap().to_owned();
     Theirs {
         endpoint,
         subscription: subscription["id"].as_str().unwrap().to_owned(),
         event,
         delivery: delivery.to_string(),
+        rewind,
     }
 }
 
@@ -139,7 +156,7 @@ async fn every_route_hides_what_belongs_to_another_tenant() {
         api.get(&other, &format!("deliveries?eventId={}", theirs.event)).await.json()["data"][0]["state"],
         "retrying"
     );
-    for list in ["endpoints", "subscriptions"] {
+    for list in ["endpoints", "subscriptions", "dead-letters", "rewinds"] {
         assert_eq!(api.get(&mine, list).await.json()["data"], Value::Array(vec![]));
         assert_eq!(api.get(&other, list).await.json()["data"].as_array().unwrap().len(), 1);
     }

@@ -13,5 +13,6 @@ mod idempotency;
 mod isolation;
 mod life;
 mod reading;
+mod rewinds;
 mod secrets;
 mod support;

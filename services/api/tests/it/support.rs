@@ -7,7 +7,8 @@ use laneway_store::keys::{Scope, key_create};
 use laneway_store::projects::project_create;
 use laneway_store::{Options, Pool, migrate};
 use laneway_testkit::{Stack, sql};
-use laneway_wire::TenantId;
+use laneway_wire::record::Head;
+use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, Record, TenantId, Timestamp};
 use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -154,12 +155,57 @@ impl Api {
             "SELECT (SELECT count(*) FROM laneway_control.endpoints) \
              + (SELECT count(*) FROM laneway_control.subscriptions) \
              + (SELECT count(*) FROM laneway_control.idempotency_keys) \
-             + (SELECT count(*) FROM laneway_control.audit_log) \
+             + (SELECT count(*) FROM laneway_control.audit_log) + (SELECT count(*) FROM laneway_control.rewinds) \
              + (SELECT count(*) FROM laneway.outbox) + (SELECT count(*) FROM laneway.outbox_dedupe) \
              + (SELECT version FROM laneway_control.routing_version)",
         )
         .await
     }
+}
+
+/// Makes the first delivery of `event` to `endpoint` a dead letter, in the lane of the key `user-{n}`.
+pub(crate) async fn dead_letter(
+    api: &Api,
+    tenant: &Tenant,
+    endpoint: EndpointId,
+    event: EventId,
+    n: u32,
+) -> DeliveryId {
+    let delivery = DeliveryId::first(event, endpoint);
+    let record = Record {
+        head: Head {
+            generation: 1,
+            delivery: delivery.as_uuid(),
+            event: event.as_uuid(),
+            endpoint: endpoint.as_uuid(),
+            tenant: tenant.id.as_uuid(),
+            mode: LaneMode::User,
+            user_key: Some(format!("user-{n}")),
+            event_type: "order.created".into(),
+            content_type: "application/json".into(),
+            headers: vec![("x-shop".into(), "7".into())],
+            traceparent: None,
+            source: "control".into(),
+            row: 1,
+            created_at: Timestamp(1),
+            replay: 0,
+            replay_of: None,
+        },
+        payload: br#"{"card": 4711}"#.as_slice().into(),
+    };
+    let bytes: String = record.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    let statement = format!(
+        "INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, user_key, \
+           event_type, reason, attempts, last_status, record, first_held) \
+         VALUES ('{}', '{}', '{}', '{}', '\\x{}', 'user-{n}', 'order.created', 'rejected', 1, 422, '\\x{bytes}', now())",
+        tenant.id.as_uuid(),
+        delivery.as_uuid(),
+        event.as_uuid(),
+        endpoint.as_uuid(),
+        record.head.lane()
+    );
+    sql(&api.database, &statement).await.unwrap();
+    delivery
 }
 
 pub(crate) fn raw(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {

@@ -18,10 +18,16 @@ pub(super) fn run(command: ConfigCommand, origins: &Origins, output: Output) -> 
     match service {
         Some(ServiceName::Relay) => shown.push(one::<laneway_relay::Settings>(origins)?),
         Some(ServiceName::Deliver) => shown.push(one::<laneway_deliver::Settings>(origins)?),
+        Some(ServiceName::Reconciler) => shown.push(one::<laneway_reconciler::Settings>(origins)?),
         Some(ServiceName::Api) => shown.push(one::<laneway_api::Settings>(origins)?),
         None => {
             let all = Everything::load(origins)?;
-            shown.extend([part(&all.relay), part(&all.deliver), part(&all.api)]);
+            shown.extend([
+                part(&all.relay),
+                part(&all.deliver),
+                part(&all.reconciler),
+                part(&all.api),
+            ]);
         }
     }
     if !show {

@@ -1,7 +1,7 @@
-//! What waits, where a delivery is, what nobody knows, what was given up.
+//! What waits, where a delivery is, what nobody knows.
 
 use super::connect;
-use crate::args::{DeadLetters, Deliveries, Lanes, Selection, Unknowns, Verdict};
+use crate::args::{Deliveries, Lanes, Selection, Unknowns, Verdict};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, maybe_time, shown, time};
 use laneway_platform::ExitCode;
@@ -18,7 +18,7 @@ const APPLY_POLL: Duration = Duration::from_millis(200);
 /// Of an answer's body a table shows so many characters.
 const BODY_SHOWN: usize = 60;
 /// Attempts of a delivery at most; no more than thirty are kept.
-const MAX_ATTEMPTS: u16 = 100;
+pub(super) const MAX_ATTEMPTS: u16 = 100;
 
 /// `laneway lanes …`
 pub(super) async fn lanes(command: Lanes, origins: &Origins, output: Output) -> Result {
@@ -108,7 +108,7 @@ fn show_lane(lane: &Lane, events: &[Waiting], output: Output) -> Result {
 }
 
 /// One thing with a list below it: in JSON the list is a field of the thing.
-fn with_list(
+pub(super) fn with_list(
     output: Output,
     fields: &mut Vec<(&str, Value)>,
     name: &'static str,
@@ -162,27 +162,37 @@ pub(super) async fn deliveries(command: Deliveries, origins: &Origins, output: O
         ("nextTry", maybe_time(found.next_attempt_at)),
         ("settledAt", maybe_time(found.settled_at)),
     ];
-    let columns = ["attempt", "endedAt", "kind", "status", "class", "tookMs", "body"];
-    let rows = history
-        .into_iter()
-        .map(|attempt| {
-            let body = attempt.body.map(|body| String::from_utf8_lossy(&body).into_owned());
-            let body = match output.format {
-                Format::Json => body,
-                Format::Table => body.map(|body| body.chars().take(BODY_SHOWN).collect()),
-            };
-            vec![
-                json!(attempt.number),
-                time(attempt.ended_at),
-                shown(attempt.kind.as_str()),
-                json!(attempt.status),
-                json!(attempt.class),
-                json!(attempt.took.as_millis()),
-                json!(body),
-            ]
-        })
-        .collect();
-    with_list(output, &mut fields, "history", &columns, rows)
+    let rows = attempt_rows(history, true, output);
+    with_list(output, &mut fields, "history", &ATTEMPT_COLUMNS, rows)
+}
+
+pub(super) const ATTEMPT_COLUMNS: [&str; 7] =
+    ["attempt", "endedAt", "kind", "status", "class", "tookMs", "body"];
+
+/// Attempts as rows under [`ATTEMPT_COLUMNS`], with or without what the receiver answered.
+pub(super) fn attempt_rows(
+    history: Vec<deliveries::Attempt>,
+    bodies: bool,
+    output: Output,
+) -> Vec<Vec<Value>> {
+    let row = |attempt: deliveries::Attempt| {
+        let body = attempt.body.filter(|_| bodies);
+        let body = body.map(|body| String::from_utf8_lossy(&body).into_owned());
+        let body = match output.format {
+            Format::Json => body,
+            Format::Table => body.map(|body| body.chars().take(BODY_SHOWN).collect()),
+        };
+        vec![
+            json!(attempt.number),
+            time(attempt.ended_at),
+            shown(attempt.kind.as_str()),
+            json!(attempt.status),
+            json!(attempt.class),
+            json!(attempt.took.as_millis()),
+            json!(body),
+        ]
+    };
+    history.into_iter().map(row).collect()
 }
 
 /// `laneway unknowns …`
@@ -281,47 +291,6 @@ async fn resolve(
         )
         .hint("it stays; the next owner of the lane applies it")),
     }
-}
-
-/// `laneway dead-letters …`
-pub(super) async fn dead_letters(
-    command: DeadLetters,
-    origins: &Origins,
-    output: Output,
-) -> Result {
-    let DeadLetters::List(selection) = command;
-    let pool = connect(&selection.database, origins).await?;
-    let rows = inspect::dead_letters_list(&pool, filter(&selection))
-        .await?
-        .into_iter()
-        .map(|dead| {
-            vec![
-                shown(dead.delivery),
-                shown(dead.event),
-                shown(dead.endpoint),
-                shown(dead.event_type),
-                json!(dead.user_key),
-                shown(dead.reason),
-                json!(dead.attempts),
-                json!(dead.last_class),
-                json!(dead.last_status),
-                time(dead.dead_at),
-            ]
-        })
-        .collect();
-    let columns = [
-        "deliveryId",
-        "eventId",
-        "endpointId",
-        "type",
-        "key",
-        "reason",
-        "attempts",
-        "lastClass",
-        "lastStatus",
-        "deadAt",
-    ];
-    output.list(&columns, rows)
 }
 
 fn filter(selection: &Selection) -> Filter {

@@ -1,6 +1,7 @@
 //! What each command does, one file for a family.
 
 mod config;
+mod dead;
 mod endpoints;
 mod inspect;
 mod install;
@@ -27,6 +28,7 @@ pub(crate) async fn run(cli: Cli) -> Result {
     match cli.command {
         Command::Relay => services::run::<laneway_relay::Settings>(&origins).await,
         Command::Deliver => services::run::<laneway_deliver::Settings>(&origins).await,
+        Command::Reconciler => services::run::<laneway_reconciler::Settings>(&origins).await,
         Command::Api => services::run::<laneway_api::Settings>(&origins).await,
         Command::Dev(args) => crate::dev::run(args, origins, output).await,
         Command::Source(command) => install::source(command, &origins, output).await,
@@ -38,7 +40,8 @@ pub(crate) async fn run(cli: Cli) -> Result {
         Command::Lanes(command) => inspect::lanes(command, &origins, output).await,
         Command::Deliveries(command) => inspect::deliveries(command, &origins, output).await,
         Command::Unknowns(command) => inspect::unknowns(command, &origins, output).await,
-        Command::DeadLetters(command) => inspect::dead_letters(command, &origins, output).await,
+        Command::DeadLetters(command) => dead::dead_letters(command, &origins, output).await,
+        Command::Rewind(command) => dead::rewind(command, &origins, output).await,
         Command::Config(command) => config::run(command, &origins, output),
     }
 }

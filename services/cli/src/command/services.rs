@@ -45,6 +45,7 @@ macro_rules! runnable {
 }
 runnable!(laneway_relay, "relay");
 runnable!(laneway_deliver, "deliver");
+runnable!(laneway_reconciler, "reconciler");
 runnable!(laneway_api, "api");
 
 /// Runs the service `S` as this process, from its configuration to its exit code.
@@ -63,6 +64,7 @@ pub(super) async fn run<S: Runnable>(origins: &Origins) -> Result {
 pub(crate) struct Everything {
     pub(crate) relay: Loaded<laneway_relay::Settings>,
     pub(crate) deliver: Loaded<laneway_deliver::Settings>,
+    pub(crate) reconciler: Loaded<laneway_reconciler::Settings>,
     pub(crate) api: Loaded<laneway_api::Settings>,
 }
 
@@ -72,10 +74,12 @@ impl Everything {
     /// # Errors
     /// The problems of all, each once.
     pub(crate) fn load(origins: &Origins) -> std::result::Result<Self, ConfigErrors> {
-        match (load(origins), load(origins), load(origins)) {
-            (Ok(relay), Ok(deliver), Ok(api)) => Ok(Self { relay, deliver, api }),
-            (relay, deliver, api) => {
-                let errors = [relay.err(), deliver.err(), api.err()];
+        match (load(origins), load(origins), load(origins), load(origins)) {
+            (Ok(relay), Ok(deliver), Ok(reconciler), Ok(api)) => {
+                Ok(Self { relay, deliver, reconciler, api })
+            }
+            (relay, deliver, reconciler, api) => {
+                let errors = [relay.err(), deliver.err(), reconciler.err(), api.err()];
                 let merged = errors.into_iter().flatten().reduce(ConfigErrors::merge);
                 Err(merged.unwrap_or_else(|| unreachable!("one of them failed")))
             }

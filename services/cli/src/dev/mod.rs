@@ -85,6 +85,7 @@ async fn work(
     let mut services = vec![
         start(settings.relay.settings, &context),
         start(settings.deliver.settings, &context),
+        start(settings.reconciler.settings, &context),
         start(settings.api.settings, &context),
     ];
     let contexts: Vec<Context> = services.iter().map(|service| service.context.clone()).collect();

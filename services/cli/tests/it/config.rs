@@ -39,7 +39,7 @@ fn all_problems_of_all_services_are_told_at_once() {
 
 #[test]
 fn every_service_refuses_to_start_with_64() {
-    for service in ["relay", "deliver", "api"] {
+    for service in ["relay", "deliver", "reconciler", "api"] {
         let told = laneway(&[service], &[]).fails(64);
         assert!(told.contains("database.url: is required"), "{service}: {told}");
     }

@@ -225,3 +225,118 @@ async fn dead_letters_are_listed_newest_first() {
     assert_eq!(keys, ["user-3", "user-2"]);
     assert_eq!(listed[0]["lastStatus"], 422);
 }
+
+/// Dead letters with records that can be read; gives their ids, oldest first.
+async fn three_dead_letters(installed: &Installed) -> Vec<String> {
+    let tenant = installed.sql("SELECT tenant_id FROM laneway_control.projects").await;
+    let tenant: laneway_wire::TenantId = tenant[0][0].clone().unwrap().parse().unwrap();
+    let endpoint: laneway_wire::EndpointId = ENDPOINT.parse().unwrap();
+    installed
+        .sql(&format!(
+            "INSERT INTO laneway_control.endpoints (tenant_id, endpoint_id, url, timeout_ms, secret, since_version) \
+             VALUES ('{}', '{ENDPOINT}', 'http://127.0.0.1:1/', 2000, '', 1)",
+            tenant.as_uuid()
+        ))
+        .await;
+    let mut ids = Vec::new();
+    for n in 1..=3u8 {
+        let event = laneway_wire::EventId::from_uuid(uuid_of(n));
+        let delivery = laneway_wire::DeliveryId::first(event, endpoint);
+        let record = laneway_wire::Record {
+            head: laneway_wire::record::Head {
+                generation: 1,
+                delivery: delivery.as_uuid(),
+                event: event.as_uuid(),
+                endpoint: endpoint.as_uuid(),
+                tenant: tenant.as_uuid(),
+                mode: laneway_wire::LaneMode::User,
+                user_key: Some(format!("user-{n}")),
+                event_type: "order.created".into(),
+                content_type: "application/json".into(),
+                headers: vec![],
+                traceparent: None,
+                source: "app".into(),
+                row: 1,
+                created_at: laneway_wire::Timestamp(1),
+                replay: 0,
+                replay_of: None,
+            },
+            payload: b"{\"card\": 4711}".as_slice().into(),
+        };
+        let bytes: String = record.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        installed
+            .sql(&format!(
+                "INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, \
+                   user_key, event_type, reason, attempts, last_status, record, first_held) \
+                 VALUES ('{}', '{}', '{}', '{ENDPOINT}', '\\x{}', 'user-{n}', 'order.created', 'rejected', 1, 422, \
+                   '\\x{bytes}', now())",
+                tenant.as_uuid(),
+                delivery.as_uuid(),
+                event.as_uuid(),
+                record.head.lane()
+            ))
+            .await;
+        ids.push(delivery.to_string());
+    }
+    ids
+}
+
+fn uuid_of(n: u8) -> uuid::Uuid {
+    uuid::Uuid::from_u128(0x019a_d2f0_0000_7000_8000_0000_0000_0000 + u128::from(n))
+}
+
+#[tokio::test]
+async fn a_dead_letter_shows_its_payload_only_when_it_is_asked_for() {
+    let installed = Installed::new().await;
+    let ids = three_dead_letters(&installed).await;
+    let shown = installed.run(&["dead-letters", "show", &ids[0], "-o", "json"]).ok();
+    assert!(!shown.contains("4711"), "{shown}");
+    assert_eq!(json(&shown)["payloadBytes"], 14);
+    assert_eq!(json(&shown)["state"], "open");
+    let shown = installed.run(&["dead-letters", "show", &ids[0], "--payload"]).ok();
+    assert!(shown.contains("4711"), "{shown}");
+    installed.run(&["dead-letters", "show", DELIVERY]).fails(3);
+}
+
+#[tokio::test]
+async fn a_command_over_dead_letters_is_counted_confirmed_written_and_audited() {
+    let installed = Installed::new().await;
+    let ids = three_dead_letters(&installed).await;
+    let project = installed.project.clone();
+    let dry = ["dead-letters", "rewind", "--project", &project, "--dry-run", "-o", "json"];
+    let counted = json(&installed.run(&dry).ok());
+    assert_eq!((&counted["matched"], &counted["lanes"]), (&3.into(), &3.into()));
+    let one = ["dead-letters", "rewind", &ids[0], "--project", &project, "--dry-run", "-o", "json"];
+    assert_eq!(json(&installed.run(&one).ok())["matched"], 1);
+
+    let unconfirmed = ["dead-letters", "rewind", "--project", &project, "--reason", "fixed"];
+    let told = installed.run(&unconfirmed).fails(4);
+    assert!(told.contains("matched 3 dead letters in 3 lanes") && told.contains("--yes"), "{told}");
+    let rewinds = "SELECT count(*) FROM laneway_control.rewinds";
+    assert_eq!(installed.sql(rewinds).await[0][0].as_deref(), Some("0"));
+
+    let mut args = unconfirmed.to_vec();
+    args.extend(["--yes", "--no-wait", "--actor", "ada"]);
+    let id = installed.run(&args).ok().trim().to_owned();
+    assert!(id.starts_with("rwd_"), "{id}");
+    let shown = json(&installed.run(&["rewind", "show", &id, "-o", "json"]).ok());
+    assert_eq!((&shown["state"], &shown["matched"]), (&"running".into(), &3.into()));
+    for (verb, state) in [("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")] {
+        let args = ["rewind", verb, &id, "--reason", "wait", "--actor", "ada", "-o", "json"];
+        assert_eq!(json(&installed.run(&args).ok())["state"], state);
+    }
+    installed.run(&["rewind", "resume", &id, "--reason", "again"]).fails(5);
+    let watched = json(&installed.run(&["rewind", "watch", &id, "-o", "json"]).ok());
+    assert_eq!(watched["state"], "cancelled");
+    let audit = "SELECT action FROM laneway_control.audit_log WHERE actor = 'ada' ORDER BY id";
+    let actions: Vec<_> =
+        installed.sql(audit).await.into_iter().map(|row| row[0].clone().unwrap()).collect();
+    let wanted = ["dead_letters.rewind", "rewind.pause", "rewind.resume", "rewind.cancel"];
+    assert_eq!(actions, wanted);
+    let listed = json(&installed.run(&["rewind", "list", "-o", "json"]).ok());
+    assert_eq!(listed[0]["rewindId"], id.as_str());
+    let nothing = ["dead-letters", "discard", "--cause", "expired", "--project", &project];
+    let mut args = nothing.to_vec();
+    args.extend(["--reason", "old"]);
+    assert!(installed.run(&args).err().contains("matched 0"));
+}

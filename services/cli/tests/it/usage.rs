@@ -6,8 +6,16 @@ use super::laneway;
 fn help_is_a_result_and_names_the_exit_codes() {
     let help = laneway(&["--help"], &[]);
     let text = help.ok();
-    for word in ["relay", "deliver", "api", "dev", "emit", "dead-letters", "64  the configuration"]
-    {
+    for word in [
+        "relay",
+        "deliver",
+        "reconciler",
+        "api",
+        "dev",
+        "emit",
+        "dead-letters",
+        "64  the configuration",
+    ] {
         assert!(text.contains(word), "{word} in {text}");
     }
     assert_eq!(help.err(), "");

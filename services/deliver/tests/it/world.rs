@@ -216,6 +216,7 @@ impl World {
                 row,
                 created_at: Timestamp(chrono_now()),
                 replay: 0,
+                replay_of: None,
             },
             payload: Bytes::from(format!(r#"{{"row":{row}}}"#)),
         }

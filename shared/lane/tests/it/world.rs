@@ -204,6 +204,7 @@ impl World {
                 row: self.events as i64,
                 created_at: self.now,
                 replay: 0,
+                replay_of: None,
             },
             payload: Bytes::from_static(&[b'x'; 40]),
         });

@@ -41,6 +41,7 @@ pub const SECTIONS: &[&str] = &[
     "secrets",
     "relay",
     "deliver",
+    "reconciler",
     "api",
     "courier",
 ];

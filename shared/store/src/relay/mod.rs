@@ -19,8 +19,10 @@ pub use lease::{
     Lease, leases_acquire, leases_release, leases_renew, member_beat, member_leave,
     shard_is_owned_by,
 };
+pub(crate) use read::StoredRewind;
 pub use read::{
-    Bounds, OutboxRow, Page, Pending, Poll, batch_bounds, batch_page, pending, poll, rows_by_id,
+    Bounds, OutboxRow, Page, Pending, Poll, Rewind, batch_bounds, batch_page, pending, poll,
+    rows_by_id,
 };
 pub use snapshot::Snapshot;
 

@@ -7,7 +7,7 @@ use super::{Cursor, Shard, Snapshot};
 use crate::topology::big;
 use crate::{Error, Pool};
 use bytes::Bytes;
-use laneway_wire::{EventId, TenantId, Timestamp};
+use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, TenantId, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
@@ -34,6 +34,53 @@ pub struct OutboxRow {
     pub traceparent: Option<String>,
     /// When it was written, database time.
     pub created_at: Timestamp,
+    /// What it repeats, if it is a rewind.
+    pub rewind: Option<Rewind>,
+}
+
+impl OutboxRow {
+    /// The id of the row's delivery to `endpoint`.
+    pub fn delivery_id(&self, endpoint: EndpointId) -> DeliveryId {
+        self.rewind
+            .map_or_else(|| DeliveryId::first(self.event, endpoint), |rewind| rewind.delivery)
+    }
+}
+
+/// A row that sends an event again, to one endpoint (design section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rewind {
+    /// The id of the new delivery.
+    pub delivery: DeliveryId,
+    /// Where it goes, whatever is subscribed.
+    pub endpoint: EndpointId,
+    /// The mode of the delivery that it repeats.
+    pub mode: LaneMode,
+    /// 1 for the first rewind of this event to this endpoint.
+    pub number: u32,
+    /// The delivery that it repeats.
+    pub of: DeliveryId,
+}
+
+/// [`Rewind`] as stored in `outbox.rewind`: fields are only added.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub(crate) struct StoredRewind {
+    pub(crate) delivery: uuid::Uuid,
+    pub(crate) endpoint: uuid::Uuid,
+    pub(crate) mode: u8,
+    pub(crate) number: u32,
+    pub(crate) of: uuid::Uuid,
+}
+
+impl From<Rewind> for StoredRewind {
+    fn from(rewind: Rewind) -> Self {
+        Self {
+            delivery: rewind.delivery.as_uuid(),
+            endpoint: rewind.endpoint.as_uuid(),
+            mode: rewind.mode.as_byte(),
+            number: rewind.number,
+            of: rewind.of.as_uuid(),
+        }
+    }
 }
 
 /// What a look at the outbox found.
@@ -134,7 +181,7 @@ pub async fn batch_page(
             sqlx::query(
                 "WITH page AS MATERIALIZED (SELECT * FROM ( \
                     (SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                            created_at \
+                            created_at, rewind \
                      FROM laneway.outbox WHERE shard = $1 AND id > $2 AND id BETWEEN $3 AND $4 \
                         AND xid >= $5::text::xid8 AND xid < $6::text::xid8 \
                         AND pg_visible_in_snapshot(xid, $7::text::pg_snapshot) \
@@ -142,7 +189,7 @@ pub async fn batch_page(
                     UNION ALL \
                     (SELECT late.* FROM unnest($9::text[]) AS x (xid), LATERAL ( \
                         SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                               created_at \
+                               created_at, rewind \
                         FROM laneway.outbox WHERE shard = $1 AND xid <= x.xid::xid8 \
                             AND (xid, id) > (x.xid::xid8, greatest($2, $10)) \
                             AND pg_visible_in_snapshot(xid, $7::text::pg_snapshot) \
@@ -151,7 +198,7 @@ pub async fn batch_page(
                         sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before \
                     FROM page) \
                  SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                        (extract(epoch FROM created_at) * 1000)::bigint, total \
+                        (extract(epoch FROM created_at) * 1000)::bigint, rewind, total \
                  FROM sized WHERE before <= $11 ORDER BY id",
             )
             .bind(shard.db())
@@ -172,13 +219,13 @@ pub async fn batch_page(
             sqlx::query(
                 "WITH page AS MATERIALIZED ( \
                     SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                           created_at \
+                           created_at, rewind \
                     FROM laneway.outbox WHERE shard = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4), \
                  sized AS (SELECT *, count(*) OVER () AS total, \
                         sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before \
                     FROM page) \
                  SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                        (extract(epoch FROM created_at) * 1000)::bigint, total \
+                        (extract(epoch FROM created_at) * 1000)::bigint, rewind, total \
                  FROM sized WHERE before <= $5 ORDER BY id",
             )
             .bind(shard.db())
@@ -192,7 +239,7 @@ pub async fn batch_page(
     }
     .map_err(Error::doing(DOING))?;
     let total = match rows.first() {
-        Some(row) => big(row, 10, DOING)?,
+        Some(row) => big(row, 11, DOING)?,
         None => 0,
     };
     let last = total < u64::from(max_rows) && rows.len() as u64 == total;
@@ -204,7 +251,7 @@ pub async fn rows_by_id(pool: &Pool, shard: Shard, ids: &[i64]) -> Result<Vec<Ou
     const DOING: &str = "reading held rows";
     let rows = sqlx::query(
         "SELECT o.id, o.event_id, o.tenant, o.type, o.user_key, o.payload, o.content_type, o.headers, \
-                o.traceparent, (extract(epoch FROM o.created_at) * 1000)::bigint \
+                o.traceparent, (extract(epoch FROM o.created_at) * 1000)::bigint, o.rewind \
          FROM unnest($2::bigint[]) AS i (id), LATERAL ( \
             SELECT * FROM laneway.outbox WHERE shard = $1 AND id = i.id) AS o ORDER BY o.id",
     )
@@ -260,6 +307,8 @@ fn outbox_row(row: &PgRow) -> Result<OutboxRow, Error> {
     fn read(row: &PgRow) -> Result<OutboxRow, sqlx::Error> {
         let headers: Option<serde_json::Map<String, serde_json::Value>> =
             row.try_get::<Option<sqlx::types::Json<_>>, _>(7)?.map(|json| json.0);
+        let rewind: Option<StoredRewind> =
+            row.try_get::<Option<sqlx::types::Json<_>>, _>(10)?.map(|json| json.0);
         Ok(OutboxRow {
             id: row.try_get(0)?,
             event: EventId::from_uuid(row.try_get(1)?),
@@ -276,6 +325,13 @@ fn outbox_row(row: &PgRow) -> Result<OutboxRow, Error> {
                 .collect(),
             traceparent: row.try_get(8)?,
             created_at: Timestamp(row.try_get(9)?),
+            rewind: rewind.map(|stored| Rewind {
+                delivery: DeliveryId::from_uuid(stored.delivery),
+                endpoint: EndpointId::from_uuid(stored.endpoint),
+                mode: LaneMode::from_byte(stored.mode).unwrap_or(LaneMode::User),
+                number: stored.number,
+                of: DeliveryId::from_uuid(stored.of),
+            }),
         })
     }
     read(row).map_err(Error::doing(DOING))

@@ -5,5 +5,6 @@
 mod delivery;
 mod migrations;
 mod pool;
+mod rewinds;
 mod source;
 mod topology;

@@ -73,6 +73,7 @@ impl World {
                 row: i64::from(index),
                 created_at: Timestamp(self.now),
                 replay: 0,
+                replay_of: None,
             },
             payload: Bytes::from(vec![b'x'; self.producer.pick(&[10, 50, 200])]),
         };

@@ -86,6 +86,7 @@ impl World {
                 row: i64::from(number),
                 created_at: Timestamp(1_796_000_000_000),
                 replay: 0,
+                replay_of: None,
             },
             payload: Bytes::from_static(b"{}"),
         })

@@ -1,0 +1,154 @@
+//! Dead letters and commands over them, as a client sees them (C10, I32, I44). Working them off is the reconciler's.
+
+use crate::support::{Api, Tenant, dead_letter};
+use laneway_store::keys::Scope;
+use laneway_wire::{DeliveryId, EventId};
+use serde_json::json;
+
+async fn dead(api: &Api, tenant: &Tenant, count: u32) -> (String, Vec<DeliveryId>) {
+    let endpoint = api.endpoint(tenant).await;
+    let mut ids = Vec::new();
+    for n in 0..count {
+        let event = EventId::from_uuid(uuid::Uuid::from_u128(
+            0x019a_d2f0_0000_7000_8000_0000_0000_0000 + u128::from(n),
+        ));
+        ids.push(dead_letter(api, tenant, endpoint.parse().unwrap(), event, n % 2).await);
+    }
+    (endpoint, ids)
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_by_filter_in_pages_and_shown() {
+    let api = Api::start().await;
+    let tenant = api.tenant().await;
+    let (endpoint, ids) = dead(&api, &tenant, 5).await;
+    let page = api.get(&tenant, "dead-letters?limit=3").await.json();
+    let listed = |page: &serde_json::Value| -> Vec<String> {
+        let data = page["data"].as_array().unwrap();
+        data.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&page), [ids[4], ids[3], ids[2]].map(|id| id.to_string()));
+    let cursor = page["nextCursor"].as_str().unwrap();
+    let rest = api.get(&tenant, &format!("dead-letters?limit=3&cursor={cursor}")).await.json();
+    assert_eq!(listed(&rest), [ids[1], ids[0]].map(|id| id.to_string()));
+    for (filter, wanted) in [
+        (format!("endpointId={endpoint}"), 5),
+        ("key=user-1".to_owned(), 2),
+        ("eventType=order.*&state=open".to_owned(), 5),
+        ("cause=expired".to_owned(), 0),
+        ("state=rewound".to_owned(), 0),
+        ("until=2020-01-01T00:00:00Z".to_owned(), 0),
+        ("since=2020-01-01T00:00:00%2B02:00".to_owned(), 5),
+    ] {
+        let found = api.get(&tenant, &format!("dead-letters?{filter}")).await.json();
+        assert_eq!(listed(&found).len(), wanted, "{filter}");
+    }
+    for bad in
+        ["since=yesterday", "lane=xyz", "state=gone", "endpointId=evt_1", "colour=red", "key=%00"]
+    {
+        let answer = api.get(&tenant, &format!("dead-letters?{bad}")).await;
+        assert_eq!(answer.problem(), "parameter_not_valid", "{bad}");
+    }
+    let shown = api.get(&tenant, &format!("dead-letters/{}", ids[0])).await.json();
+    assert_eq!(
+        (&shown["payload"], &shown["payloadBytes"]),
+        (&json!("{\"card\": 4711}"), &json!(14))
+    );
+    assert_eq!(
+        (&shown["state"], &shown["cause"], &shown["lastStatus"]),
+        (&json!("open"), &json!("rejected"), &json!(422))
+    );
+}
+
+#[tokio::test]
+async fn a_payload_is_shown_only_to_who_may_send_it_again() {
+    let api = Api::start().await;
+    let tenant = api.tenant_with(&[Scope::DeliveriesRead, Scope::EndpointsWrite]).await;
+    let (_, ids) = dead(&api, &tenant, 1).await;
+    let answer = api.get(&tenant, &format!("dead-letters/{}", ids[0])).await;
+    assert!(!String::from_utf8_lossy(&answer.body).contains("4711"));
+    assert_eq!(answer.json()["payload"], json!(null));
+    let command = br#"{"action":"rewind","reason":"x"}"#;
+    assert_eq!(api.post(&tenant, "rewinds", Some("k"), command).await.problem(), "scope_missing");
+}
+
+#[tokio::test]
+async fn a_command_is_counted_given_once_and_audited() {
+    let api = Api::start().await;
+    let tenant = api.tenant().await;
+    let (_, ids) = dead(&api, &tenant, 5).await;
+    let before = api.stored().await;
+    let dry = br#"{"action":"rewind","reason":"look","dryRun":true,"key":"user-1"}"#;
+    let counted = api.post(&tenant, "rewinds", None, dry).await;
+    assert_eq!(counted.status, 200);
+    assert_eq!((&counted.json()["matched"], &counted.json()["lanes"]), (&json!(2), &json!(1)));
+    assert_eq!(api.stored().await, before, "counting changes nothing");
+
+    let body = format!(r#"{{"action":"rewind","reason":"fixed","deliveryIds":["{}"]}}"#, ids[0]);
+    assert_eq!(
+        api.post(&tenant, "rewinds", None, body.as_bytes()).await.problem(),
+        "idempotency_key_missing"
+    );
+    let first = api.post(&tenant, "rewinds", Some("k1"), body.as_bytes()).await;
+    assert_eq!((first.status, &first.json()["matched"]), (202, &json!(1)));
+    let again = api.post(&tenant, "rewinds", Some("k1"), body.as_bytes()).await;
+    assert_eq!(again.body, first.body);
+    assert_eq!(again.header("idempotency-replayed"), Some("true"));
+    let id = first.json()["id"].as_str().unwrap().to_owned();
+    assert!(first.header("location").unwrap().ends_with(&format!("/rewinds/{id}")));
+    let actor = format!("key {}", &tenant.key[8..16]);
+    assert_eq!(api.get(&tenant, &format!("rewinds/{id}")).await.json()["actor"], json!(actor));
+    let audit = format!(
+        "SELECT count(*) FROM laneway_control.audit_log WHERE object = '{id}' AND actor = '{actor}' \
+         AND action = 'dead_letters.rewind' AND detail->>'reason' = 'fixed'"
+    );
+    assert_eq!(api.count(&audit).await, 1);
+
+    let reason = br#"{"reason":"wait"}"#;
+    for (verb, state) in
+        [("pause", "paused"), ("resume", "running"), ("resume", "running"), ("cancel", "cancelled")]
+    {
+        let answer = api.post(&tenant, &format!("rewinds/{id}/{verb}"), None, reason).await;
+        assert_eq!((answer.status, &answer.json()["state"]), (200, &json!(state)), "{verb}");
+    }
+    let answer = api.post(&tenant, &format!("rewinds/{id}/resume"), None, reason).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (409, "rewind_ended"));
+    let audit = format!("SELECT count(*) FROM laneway_control.audit_log WHERE object = '{id}'");
+    assert_eq!(api.count(&audit).await, 4, "one entry for each thing that was done");
+}
+
+#[tokio::test]
+async fn a_command_that_is_not_understood_is_refused_with_every_error() {
+    let api = Api::start().await;
+    let tenant = api.tenant().await;
+    for (body, errors) in [
+        ("{}", vec![("/reason", "field_missing"), ("/action", "field_missing")]),
+        (
+            r#"{"action":"resend","reason":""}"#,
+            vec![
+                ("/action", "unknown_value"),
+                ("/reason", "out_of_range"),
+                ("/action", "field_missing"),
+            ],
+        ),
+        (
+            r#"{"action":"replay","reason":"x"}"#,
+            vec![("/endpointId", "field_missing"), ("/since", "field_missing")],
+        ),
+        (
+            r#"{"action":"rewind","reason":"x","deliveryIds":[]}"#,
+            vec![("/deliveryIds", "out_of_range")],
+        ),
+        (
+            r#"{"action":"rewind","reason":"x","deliveryIds":["x"]}"#,
+            vec![("/deliveryIds", "wrong_type")],
+        ),
+        (r#"{"action":"rewind","reason":"x","all":true}"#, vec![("/all", "field_unknown")]),
+    ] {
+        let answer = api.post(&tenant, "rewinds", Some("k"), body.as_bytes()).await;
+        assert_eq!((answer.status, answer.problem().as_str()), (422, "body_not_valid"), "{body}");
+        let found = answer.field_errors();
+        let found: Vec<_> = found.iter().map(|(p, c)| (p.as_str(), c.as_str())).collect();
+        assert_eq!(found, errors, "{body}");
+    }
+}

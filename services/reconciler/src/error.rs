@@ -1,0 +1,10 @@
+//! What ends the service. A database that is away does not: it is waited for.
+
+/// Why the reconciler cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The control database cannot be used.
+    #[error("the control database cannot be used")]
+    Store(#[from] laneway_store::Error),
+}
