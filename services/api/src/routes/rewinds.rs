@@ -168,7 +168,7 @@ pub(crate) async fn create_rewind(
         let preview = rewind_preview(app.pool(), access.tenant, new.action, &new.selection).await?;
         return Ok(Json(RewindPreview::from(preview)).into_response());
     }
-    let mut work = match CREATE.begin(&app, access.tenant, &headers, &body).await? {
+    let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };

@@ -163,7 +163,7 @@ async fn command_to(
         return Ok(());
     }
     if !how.yes {
-        confirm(action, &preview)?;
+        confirm(action, &preview, output)?;
     }
     let mut work = Work::begin(pool, project).await?;
     let new = NewRewind { action, selection, reason: &reason, actor: &how.actor };
@@ -196,14 +196,14 @@ fn told(action: Action, preview: &Preview) -> String {
     line
 }
 
-fn confirm(action: Action, preview: &Preview) -> Result {
+fn confirm(action: Action, preview: &Preview, output: Output) -> Result {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::new(ExitCode::Refused, "not confirmed")
             .hint("give --yes where nobody can be asked"));
     }
     let many = preview.matched > MANY || action == Action::Discard;
     let wanted = if many { preview.matched.to_string() } else { "y".to_owned() };
-    eprint!("{} them? type {wanted} to go on: ", action.as_str());
+    output.warn(&format!("{} them? type {wanted} to go on", action.as_str()));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     if line.trim() == wanted {
