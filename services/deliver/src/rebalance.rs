@@ -179,6 +179,7 @@ impl Engine {
                     "records are missing, reading again"
                 );
                 self.consumer.command(Command::Start { partition: kafka(partition), offset });
+                part.paused = false;
                 return;
             }
         }

@@ -130,7 +130,8 @@ pub enum Event {
 /// What the caller tells the consumer. Commands about partitions that are not assigned are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Read this partition from this offset on. Given again, it starts anew: no record of before comes after it.
+    /// Read this partition from this offset on. Given again, it starts anew: no record of before comes after it, and a
+    /// pause is over.
     Start {
         /// The partition.
         partition: i32,
@@ -277,6 +278,8 @@ impl Consumer {
                     let start = desk.next_start;
                     desk.started.insert(partition, start);
                     desk.starts.insert(partition, (start, offset));
+                    // Who starts anew may know nothing of a pause: nobody would end it.
+                    desk.paused.remove(&partition);
                 }
             }
             Command::Pause { partition } => {
