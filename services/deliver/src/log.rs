@@ -3,6 +3,7 @@
 
 use laneway_bus::{Admin, BusError};
 use laneway_lane::Partition;
+use laneway_platform::metrics::Counter;
 use laneway_store::delivery::{Owner, owner_position_raise};
 use laneway_store::topology::{Reason, generation_current, generation_raise};
 use laneway_store::{Error, Pool};
@@ -24,6 +25,8 @@ pub(crate) enum Trouble {
 pub(crate) struct Log {
     pub(crate) admin: Admin,
     pub(crate) topic: Arc<str>,
+    /// Generations that began before this process's eyes; an owner that finds a loss begins one.
+    pub(crate) generations: Counter,
 }
 
 impl Log {
@@ -66,6 +69,7 @@ impl Log {
         let lost = [(partition, first_lost)];
         let (seen, id) = (present.generation, &present.topic_id);
         let new = generation_raise(pool, seen, Reason::LogLost, id, &lost).await?;
+        self.generations.inc();
         if owner.next_offset < begin {
             // What lay before the beginning comes again; if this is not reached, the next look raises once more.
             owner_position_raise(pool, partition, new.generation, owner, begin).await?;
@@ -83,6 +87,7 @@ impl Log {
         tracing::error!(topic = %self.topic, old = present.topic_id, new = id, "the deliveries topic was made again, the generation is raised");
         let lost: Vec<_> = (0..present.partitions.min(partitions)).map(|p| (p, 0)).collect();
         generation_raise(pool, present.generation, Reason::Recreated, &id, &lost).await?;
+        self.generations.inc();
         Ok(true)
     }
 }

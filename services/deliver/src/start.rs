@@ -53,7 +53,9 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
     let connection = connection(&settings.kafka);
     let admin = Admin::new(&connection)?;
     let topic: Arc<str> = settings.kafka.deliveries_topic.as_str().into();
-    let log = Log { admin, topic: Arc::clone(&topic) };
+    let metrics = Arc::new(Metrics::new(&ctx.registry, deliver.max_endpoint_series));
+    let generations = metrics.generations.clone();
+    let log = Log { admin, topic: Arc::clone(&topic), generations };
     let Some(incarnation) = ensure_topology(&pool, &log, &settings.kafka, &ctx.shutdown).await?
     else {
         return Ok(());
@@ -65,7 +67,6 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
     let key = settings.secrets.key_bytes().ok_or(Error::Setting("secrets.key"))?;
     let key = Arc::new(SecretsKey::new(&settings.secrets.key_id, key));
     let clock = Arc::new(DbClock::new(pool.now().await?));
-    let metrics = Arc::new(Metrics::new(&ctx.registry, deliver.max_endpoint_series));
     let courier = Arc::new(Courier::new(settings.courier.clone())?);
     let (back, backs) = mpsc::channel(BACK_QUEUE);
     let (ended, endeds) = mpsc::channel(deliver.max_in_flight as usize);
