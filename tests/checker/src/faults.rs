@@ -22,6 +22,8 @@ enum Effect {
     Pause,
     /// Recording was impossible for a while.
     Store,
+    /// Replies of a receiver were lost on their way while it lasted.
+    Replies,
     /// A receiver's connections broke at its start.
     Receiver,
     /// Nothing about owners or replies.
@@ -62,6 +64,7 @@ impl Fault {
             _ if line.target.starts_with("postgres") => Effect::Store,
             "kill" if is_owner => Effect::Kill,
             "pause" | "cut" if is_owner => Effect::Pause,
+            "cut" if endpoint.is_some() => Effect::Replies,
             _ if endpoint.is_some() => Effect::Receiver,
             _ => Effect::Other,
         };
@@ -79,6 +82,12 @@ impl Fault {
                     && repeat.conn_last_ns <= self.start + exact
             }
             Effect::Pause | Effect::Store => self.overlaps(from - exact, to),
+            // The answer was written, and did not arrive.
+            Effect::Replies => {
+                self.endpoint == Some(repeat.endpoint)
+                    && self.start <= from + exact
+                    && self.end >= from - exact
+            }
             // The answer went into a connection that was being broken.
             Effect::Receiver => {
                 self.endpoint == Some(repeat.endpoint) && (from - self.start).abs() <= exact
@@ -90,6 +99,11 @@ impl Fault {
     /// Whether an owner that another had replaced may have had something under way between the two times.
     pub(crate) fn leaves_stragglers(&self, from: i64, to: i64) -> bool {
         self.effect == Effect::Pause && self.overlaps(from, to)
+    }
+
+    /// Whether connections to the endpoint may have broken between the two times: the sender was free again.
+    pub(crate) fn breaks(&self, endpoint: u16, from: i64, to: i64) -> bool {
+        self.endpoint == Some(endpoint) && self.overlaps(from, to)
     }
 
     /// Whether an attempt made between the two times may have been lost before it was recorded.

@@ -2,6 +2,7 @@
 
 use crate::Options;
 use crate::faults::{Fault, Repeat};
+use crate::flights::Flights;
 use crate::ids;
 use crate::input::{Inputs, JournalLine, Kind, Line, Order, Outcome};
 use crate::journal;
@@ -29,6 +30,7 @@ struct Judge<'a> {
     /// Requests for deliveries that had been answered with 2xx.
     repeats: Vec<Repeated>,
     duplicates: u64,
+    flights: Flights,
 }
 
 struct Repeated {
@@ -53,6 +55,7 @@ pub(crate) fn judge(inputs: &Inputs, world: World, options: &Options) -> Result<
         overlaps: Vec::new(),
         repeats: Vec::new(),
         duplicates: 0,
+        flights: Flights::default(),
     };
     journal::each(&inputs.journals, |file, at, line| judge.line(file, at, line))?;
     judge.start(0)?;
@@ -84,7 +87,10 @@ impl Judge<'_> {
         }
         let Some(pair) = self.pair(at, line) else { return Ok(()) };
         match line.kind {
-            Kind::Request => self.request(at, line, pair, now),
+            Kind::Request => {
+                self.flight(at, line, pair, now);
+                self.request(at, line, pair, now);
+            }
             Kind::Response => self.response(at, line, pair, now),
         }
         Ok(())
@@ -206,7 +212,25 @@ impl Judge<'_> {
         }
     }
 
+    /// What will not be answered is over when it was read.
+    fn flight(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
+        let pair = &self.world.pairs[number as usize];
+        let broken_off = line.behaviour.as_ref().is_some_and(|name| name.0.ends_with("_mid_body"));
+        if pair.lane == NONE || line.status.is_none() || broken_off {
+            return;
+        }
+        let deadline = self.options.deadline.map(ns);
+        let since = now - deadline.unwrap_or(0);
+        let endpoint = pair.endpoint;
+        let is_late = self
+            .faults
+            .iter()
+            .any(|fault| fault.leaves_stragglers(since, now) || fault.breaks(endpoint, since, now));
+        self.flights.begin(pair.lane, (at.file(), line.conn), now, deadline, is_late);
+    }
+
     fn response(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
+        self.flights.end(self.world.pairs[number as usize].lane, (at.file(), line.conn));
         let pair = &mut self.world.pairs[number as usize];
         if is_success(line.status) && !pair.answered.is_some() {
             pair.answered = at;
@@ -227,6 +251,7 @@ impl Judge<'_> {
             events: self.world.rows.len() as u64,
             duplicates: self.duplicates,
             duplicates_explained: explained,
+            max_in_flight_per_lane: self.flights.max,
             ..Figures::default()
         };
         let (mut all, mut untouched) = (Vec::new(), Vec::new());

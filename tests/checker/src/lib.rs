@@ -5,6 +5,7 @@
 //! format. It reads the journals once, in about linear time, and again only to show a witness.
 
 mod faults;
+mod flights;
 mod ids;
 mod input;
 mod journal;

@@ -73,6 +73,9 @@ pub struct Figures {
     pub dead_letters: u64,
     /// Pairs that wait for a person or an authority.
     pub held: u64,
+    /// Requests of one lane that were read and not answered yet, at once; late ones of paused
+    /// owners, and those whose connection a fault may have broken, left out.
+    pub max_in_flight_per_lane: u64,
     /// Median over endpoints and keys that no fault was aimed at.
     pub p50_ms: Option<f64>,
     /// 99th percentile over the same.

@@ -80,6 +80,19 @@ fn i2_a_delivery_recorded_as_delivered_that_nobody_answered() {
     h.assert_bad("I2");
 }
 
+// Replies of the endpoint were lost, but not this one; and those of another endpoint.
+#[test]
+fn i3_a_repeat_whose_answer_was_not_written_while_replies_were_lost() {
+    for (endpoint, from, to) in [("/a", 2_000, 4_000), ("/b", 0, 2_000)] {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        h.send(1, 1, 200, 10);
+        h.send(1, 1, 200, 3_000);
+        h.fault("cut", "link", from, to)["endpoint"] = endpoint.into();
+        h.assert_bad("I3");
+    }
+}
+
 #[test]
 fn i3_a_repeat_after_a_success_in_a_run_without_faults() {
     let mut h = good();

@@ -166,6 +166,18 @@ fn a_straggler_of_a_paused_owner_is_explained() {
 }
 
 #[test]
+fn a_reply_that_was_lost_on_its_way_is_repeated() {
+    let mut h = History::new();
+    h.rows(&[1], "u");
+    h.request(1, 1, 1, 1_500)["status"] = 200.into();
+    h.response(1, 200, 1, 1_502);
+    h.send(1, 1, 200, 3_000);
+    h.fault("cut", "link", 1_000, 2_000)["endpoint"] = "/a".into();
+    let verdict = h.assert_good();
+    assert_eq!((verdict.figures.duplicates, verdict.figures.max_in_flight_per_lane), (1, 1));
+}
+
+#[test]
 fn untouched_times_leave_out_what_a_fault_was_aimed_at() {
     let mut h = History::new();
     for (row, key) in [(1, "u"), (2, "v"), (3, "w")] {
