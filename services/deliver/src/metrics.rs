@@ -1,6 +1,7 @@
 //! What the service counts (telemetry.md 2.4). `endpoint` is an endpoint's id for the first so many, then `other`.
 
-use laneway_lane::{AttemptResult, EndpointGauges, FinalOutcome, Gauges, SettleItem};
+use laneway_lane::{AttemptResult, EndpointGauges, FinalOutcome, Gauges, Invariant, SettleItem};
+use laneway_platform::invariants::Invariants;
 use laneway_platform::metrics::family::Family;
 use laneway_platform::metrics::gauge::Gauge;
 use laneway_platform::metrics::{Counter, Histogram, Registry};
@@ -89,13 +90,17 @@ pub(crate) struct Metrics {
     in_flight: Gauge,
     open: Gauge,
     stale_inputs: Counter,
+    pub(crate) invariants: Invariants,
     seen: Mutex<(u64, u64)>,
+    violations_seen: Mutex<[u64; Invariant::ALL.len()]>,
 }
 
 impl Metrics {
     pub(crate) fn new(registry: &Registry, max_series: usize) -> Self {
         let r = registry;
         Self {
+            invariants: r.invariants(),
+            violations_seen: Mutex::default(),
             labels: Mutex::default(),
             other: "other".into(),
             max_series,
@@ -292,6 +297,16 @@ impl Metrics {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Counts the core's violations that are new.
+    pub(crate) fn violations(&self, now: impl Iterator<Item = (Invariant, u64)>) {
+        let mut seen = self.violations_seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((invariant, count), seen) in now.zip(seen.iter_mut()) {
+            let new = count.saturating_sub(*seen);
+            self.invariants.violated(invariant.promise(), invariant.wrong(), new);
+            *seen = count;
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Part {
     pub(crate) asking: bool,
     /// When the last renewing statement was sent (boot time).
     pub(crate) renewed: Duration,
+    /// The last position given to a settle transaction.
+    pub(crate) position: i64,
     /// The last position told to Kafka.
     pub(crate) told: i64,
     pub(crate) drain: Drain,
@@ -73,6 +75,7 @@ impl Part {
             lease,
             generation,
             start,
+            position: start,
             next: None,
             gap: None,
             losses,

@@ -68,6 +68,7 @@ impl Engine {
         if self.gauges_round.begin(now, GAUGES_EVERY) {
             self.gauges_round.under_way = false;
             self.metrics.gauges(&self.core.gauges(), self.core.endpoint_gauges());
+            self.metrics.violations(self.core.violations());
         }
         if !self.parts.is_empty() && self.waiting_round.begin(now, WAITING_EVERY) {
             let own: Vec<Partition> = self.parts.keys().copied().collect();

@@ -94,6 +94,10 @@ impl Engine {
             if renew || !items.is_empty() {
                 part.renewed = boot;
             }
+            let position = next_offset.unwrap_or(part.position);
+            let forward = position >= part.position;
+            self.metrics.invariants.hold("P4", "a position goes back", forward);
+            part.position = position;
             works.push(Work {
                 partition,
                 lease: Arc::clone(&part.lease),

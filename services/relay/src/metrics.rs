@@ -1,5 +1,6 @@
 //! What the service counts (telemetry.md 2.4). `relay` and `source` are a source's name.
 
+use laneway_platform::invariants::Invariants;
 use laneway_platform::metrics::family::Family;
 use laneway_platform::metrics::gauge::Gauge;
 use laneway_platform::metrics::{Counter, Histogram, Registry};
@@ -51,12 +52,14 @@ pub(crate) struct Metrics {
     pub(crate) default_rows: Family<BySource, Gauge>,
     pub(crate) overdue: Family<BySource, Gauge<f64, AtomicU64>>,
     pub(crate) topic_changed: Gauge,
+    pub(crate) invariants: Invariants,
 }
 
 impl Metrics {
     pub(crate) fn new(r: &Registry) -> Self {
         let fam = Family::default;
         Self {
+            invariants: r.invariants(),
             pending: r.register(
                 "laneway_outbox_pending",
                 "Committed rows not published yet, counted up to a limit",

@@ -278,6 +278,15 @@ impl ShardTask {
             let (lane, endpoint, mode) = (delivery.lane, delivery.endpoint, delivery.mode);
             held.push(Hold { lane, row: row.id, endpoint, tenant: row.tenant, mode, reason });
         }
+        let kept = published.acked.len() + held.len();
+        let invariants = &shared.metrics.invariants;
+        invariants.hold(
+            "P4",
+            "the cursor passes a delivery that is neither acknowledged nor held",
+            kept == deliveries.len(),
+        );
+        let forward = last_id >= course.cursor.last_id;
+        invariants.hold("P4", "the cursor goes back within a batch", forward);
         let acks = self.acks(topic, course, &published).await?;
         let advance = Advance { last_id, acks, held: &held };
         if !relay::batch_advance(&shared.pool, &self.lease, &advance).await? {

@@ -4,6 +4,7 @@ use crate::effect::{AttemptRow, FinalOutcome};
 use crate::endpoint::Ep;
 use crate::gauges::{EndpointGauges, Gauges};
 use crate::input::{CommandId, EndpointState, Epoch, Input, Partition, Ticket};
+use crate::invariant::Invariant;
 use crate::lanes::{Event, Phase};
 use crate::limits::Limits;
 use crate::mutant::{Mutant, Planted};
@@ -100,6 +101,11 @@ impl Core {
             stale_inputs: self.sh.stale_inputs,
             duplicates: self.sh.duplicates,
         }
+    }
+
+    /// How often each invariant did not hold; a debug build stops at the first.
+    pub fn violations(&self) -> impl Iterator<Item = (Invariant, u64)> {
+        Invariant::ALL.into_iter().map(|invariant| (invariant, self.sh.violations.of(invariant)))
     }
 
     /// Present numbers of each endpoint that has a lane here.

@@ -213,6 +213,7 @@ impl Part {
 
     fn send(&mut self, sh: &mut Shared, index: u32, probe: bool, intent: bool, fx: &mut Effects) {
         let (partition, epoch, now) = (self.id, self.epoch, sh.now);
+        self.look(sh, index, intent);
         let lane = self.lanes.at(index);
         lane.phase = Phase::InFlight { probe, intent };
         let timeout = sh.endpoints.get(lane.ep).timeout;
@@ -380,7 +381,11 @@ pub(crate) const CLAIM_GRACE: Duration = Duration::from_secs(1);
 
 /// Whether its horizon has passed (P8, I22). A held unknown does not expire; callers ask before this.
 pub(crate) fn is_expired(sh: &Shared, event: &Event) -> bool {
+    is_beyond_horizon(sh, event) && !sh.broken(Mutant::ExpiredSent)
+}
+
+pub(crate) fn is_beyond_horizon(sh: &Shared, event: &Event) -> bool {
     let from =
         if event.attempts == 0 { event.first_held.max(event.clock_from) } else { event.first_held };
-    sh.now >= from + sh.limits.horizon && !sh.broken(Mutant::ExpiredSent)
+    sh.now >= from + sh.limits.horizon
 }

@@ -29,6 +29,7 @@ mod hash;
 mod health;
 pub mod input;
 mod intake;
+mod invariant;
 mod judge;
 mod lanes;
 mod ledger;
@@ -45,6 +46,7 @@ pub use core::Core;
 pub use effect::*;
 pub use gauges::{EndpointGauges, Gauges};
 pub use input::*;
+pub use invariant::Invariant;
 pub use limits::*;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;

@@ -63,6 +63,15 @@ impl Planted {
         Self { mutant: Some(mutant) }
     }
 
+    /// Whether any rule is broken on purpose.
+    #[inline]
+    pub(crate) fn is_any(self) -> bool {
+        #[cfg(feature = "mutants")]
+        return self.mutant.is_some();
+        #[cfg(not(feature = "mutants"))]
+        false
+    }
+
     /// Whether this rule is broken on purpose.
     #[inline]
     pub(crate) fn is(self, mutant: Mutant) -> bool {

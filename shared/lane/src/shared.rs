@@ -3,6 +3,7 @@
 use crate::effect::Effect;
 use crate::endpoint::{Endpoints, Ep};
 use crate::input::{Epoch, Partition};
+use crate::invariant::Violations;
 use crate::limits::Limits;
 use crate::mutant::{Mutant, Planted};
 use laneway_wire::Timestamp;
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) loaded_bytes: u64,
     pub(crate) view: Option<Timestamp>,
     pub(crate) stale_inputs: u64,
+    pub(crate) violations: Violations,
     pub(crate) duplicates: u64,
 }
 
@@ -81,6 +83,7 @@ impl Shared {
             loaded_bytes: 0,
             view: None,
             stale_inputs: 0,
+            violations: Violations::default(),
             duplicates: 0,
         }
     }

@@ -11,6 +11,7 @@ pub mod config;
 mod env;
 mod exit;
 pub mod failpoint;
+pub mod invariants;
 pub mod metrics;
 pub mod service;
 pub mod task;

@@ -1,12 +1,13 @@
 //! Metrics under their full names: what stands in code is what stands on a dashboard (telemetry.md 2.4).
 
+use crate::invariants::Invariants;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Metric;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -20,6 +21,7 @@ const PREFIXES: &[&str] =
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     inner: Arc<Mutex<Inner>>,
+    invariants: Arc<OnceLock<Invariants>>,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +74,18 @@ impl Registry {
         let registered = name.strip_suffix("_total").unwrap_or(name);
         inner.registry.register(registered, help, metric.clone());
         metric
+    }
+
+    /// The counter of violated invariants; one for all services of a process.
+    pub fn invariants(&self) -> Invariants {
+        let register = || {
+            Invariants::new(self.register(
+                "laneway_invariant_violations_total",
+                "Things that must never be and were, by the promise that they break",
+                Family::default(),
+            ))
+        };
+        self.invariants.get_or_init(register).clone()
     }
 
     /// The full names registered, sorted: for the documentation's table.
