@@ -8,10 +8,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO := cargo
 DENY := .tools/deny/bin/cargo-deny
 SEEDS ?= 20000
+MINUTES ?= 10
+RATE ?= 20
 INPUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check fmt lint deny doc bench sim sim-replay clean run-relay run-deliver run-reconciler run-api
+.PHONY: help setup demo dev test check fmt lint deny doc bench sim sim-replay chaos faults clean run-relay run-deliver run-reconciler run-api
 
 help: ## this list
 	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 32
@@ -62,6 +64,11 @@ sim: ## the core in the simulator (SEEDS=200000)
 
 sim-replay: ## one schedule of the simulator, with its event log (SEED=s)
 	@$(CARGO) run --locked --release -q -p laneway-simulation -- replay --seed $(or $(SEED),$(error SEED=s is missing))
+
+chaos: setup ## faults drawn from a seed on all real parts (SEED=s MINUTES=m); the last line is JSON
+	@$(STACK) setup-faults
+	@$(CARGO) build --locked -p laneway -p laneway-system --features laneway/failpoints --bin laneway --bin laneway-chaos
+	@deploy/dev/apart $(TARGET)/debug/laneway-chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --rate $(RATE)
 
 run-relay run-deliver run-reconciler run-api: run-%: ## one service, with the configuration of LANEWAY_CONFIG
 	@$(CARGO) run --locked -p laneway -- $*

@@ -12,13 +12,16 @@ kafka_java() { # CLASS ARGS... (execs; in a session of its own, so that Ctrl-C d
 }
 
 kafka_properties() { # PORT CONTROLLER_PORT
+  local via listen=
+  # A second listener whose advertised port is a proxy's: clients that begin at the proxy stay behind it.
+  via=$(state_get kafka_via_port) && listen=$(state_get kafka_via_listen_port)
   cat <<PROPERTIES
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$2
-listeners=PLAINTEXT://127.0.0.1:$1,CONTROLLER://127.0.0.1:$2
-advertised.listeners=PLAINTEXT://127.0.0.1:$1
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:$1,CONTROLLER://127.0.0.1:$2${listen:+,VIA://127.0.0.1:$listen}
+advertised.listeners=PLAINTEXT://127.0.0.1:$1${listen:+,VIA://127.0.0.1:$via}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,VIA:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs=$DIR/kafka/data
@@ -32,6 +35,10 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
+# What is beyond its retention goes soon: tests wait for it.
+log.initial.task.delay.ms=1000
+log.retention.check.interval.ms=2000
+log.segment.delete.delay.ms=1000
 # A broker that was killed has to be let in again soon.
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
@@ -111,4 +118,15 @@ kafka_kill() {
   kill -KILL "$pid" 2>/dev/null
   wait_gone "$DIR/kafka.pid" 10
   rm -f "$DIR/kafka.pid"
+}
+
+kafka_signal() { # SIGNAL
+  local pid
+  pid=$(pid_alive "$DIR/kafka.pid") || die "Kafka is down"
+  kill "-$1" "$pid"
+}
+
+kafka_topic_config() { # TOPIC NAME=VALUE,... -> only these change
+  (kafka_java kafka.admin.ConfigCommand --bootstrap-server "127.0.0.1:$(state_get kafka_port)" --alter \
+    --entity-type topics --entity-name "$1" --add-config "$2") </dev/null >&2
 }

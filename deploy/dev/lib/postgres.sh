@@ -98,3 +98,12 @@ postgres_crash() { # kill -9 of the postmaster and of every process of its; retu
   done
   rm -f "$DIR/postgres.pid"
 }
+
+postgres_signal() { # SIGNAL -> to the postmaster and every process of its, the postmaster first
+  local pid
+  pid=$(pid_alive "$DIR/postgres.pid") || die "PostgreSQL is down"
+  kill "-$1" "$pid"
+  # shellcheck disable=SC2046
+  kill "-$1" $(children_of "$pid") 2>/dev/null
+  return 0
+}

@@ -6,6 +6,8 @@ KAFKA_JARS=$TOOLS/kafka-$KAFKA_VERSION
 PG_MAVEN_VERSION=17.5.0
 PG_MIN_MAJOR=15
 MAVEN_LIMIT=900 # seconds
+TOXIPROXY=github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
+GO_LIMIT=600 # seconds
 
 apt_updated=
 apt_get() { # PACKAGE... -> installs, as root on a Debian-like machine only
@@ -122,5 +124,21 @@ setup() {
     need "Java 17 or later" default-jre-headless java_is_new_enough
     setup_kafka
     setup_postgres
+  ) 8>"$TOOLS/lock"
+}
+
+# What faults of the network and of clocks need. Nothing here is required: a run names what it had to leave out.
+setup_faults() {
+  mkdir -p "$TOOLS"
+  (
+    flock 8
+    compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || apt_get faketime || say "no faketime: clocks do not jump"
+    command -v iptables >/dev/null || apt_get iptables || say "no iptables: no packets are dropped"
+    [ -x "$TOOLS/toxiproxy/server" ] && return 0
+    command -v go >/dev/null || { say "no Go: no toxiproxy"; return 0; }
+    say "building toxiproxy"
+    GOBIN=$TOOLS/toxiproxy GOFLAGS='-buildvcs=false -modcacherw' CGO_ENABLED=0 \
+      timeout "$GO_LIMIT" go install -trimpath "$TOXIPROXY" </dev/null >"$TOOLS/toxiproxy.log" 2>&1 ||
+      say "toxiproxy cannot be built: see $TOOLS/toxiproxy.log"
   ) 8>"$TOOLS/lock"
 }

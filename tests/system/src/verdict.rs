@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What the judge said of a world, and where what it read lies.
 #[derive(Debug)]
@@ -22,6 +23,28 @@ impl Verdict {
     /// # Errors
     /// When something cannot be read. A bad history is a verdict.
     pub async fn of(world: &World, receivers: &[Receiver]) -> Result<Self> {
+        Self::by(world, receivers, &laneway_checker::Options::default()).await
+    }
+
+    /// As [`Verdict::of`] where answers may be later than the endpoints' `deadline`.
+    ///
+    /// # Errors
+    /// As [`Verdict::of`].
+    pub async fn with_deadline(
+        world: &World,
+        receivers: &[Receiver],
+        deadline: Duration,
+    ) -> Result<Self> {
+        let deadline = Some(deadline);
+        let options = laneway_checker::Options { deadline, ..laneway_checker::Options::default() };
+        Self::by(world, receivers, &options).await
+    }
+
+    async fn by(
+        world: &World,
+        receivers: &[Receiver],
+        options: &laneway_checker::Options,
+    ) -> Result<Self> {
         let rows = world
             .app
             .rows(
@@ -54,7 +77,7 @@ impl Verdict {
             finals: write(world, "finals", finals.iter())?,
             faults: write(world, "faults", world.faults.all().iter())?,
         };
-        let verdict = laneway_checker::check(&inputs, &laneway_checker::Options::default())?;
+        let verdict = laneway_checker::check(&inputs, options)?;
         Ok(Self { verdict, dir: world.dir.clone() })
     }
 

@@ -28,11 +28,21 @@ pub struct Options {
     pub settings: Vec<(&'static str, String)>,
     /// Level of the processes' logs.
     pub log_level: String,
+    /// `host:port` at which the services reach PostgreSQL, if a proxy stands in between.
+    pub postgres_via: Option<String>,
+    /// The same of Kafka.
+    pub kafka_via: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { partitions: 4, settings: Vec::new(), log_level: "info".to_owned() }
+        Self {
+            partitions: 4,
+            settings: Vec::new(),
+            log_level: "info".to_owned(),
+            postgres_via: None,
+            kafka_via: None,
+        }
     }
 }
 
@@ -279,6 +289,11 @@ impl World {
         Ok(())
     }
 
+    /// The admin port of a process.
+    pub fn admin_port(&self, name: &str) -> Option<u16> {
+        self.admin.get(name).copied()
+    }
+
     /// Starts `service` under `name` and waits until it is ready.
     ///
     /// # Errors
@@ -295,10 +310,23 @@ impl World {
         self.children.get_mut(name).unwrap_or_else(|| panic!("no process {name}"))
     }
 
-    /// Kills a process with SIGKILL and writes that down.
-    pub fn kill(&mut self, name: &str) {
-        self.process(name).kill9();
-        self.faults.note("kill", name);
+    /// The names of all processes started and not stopped.
+    pub fn names(&self) -> Vec<String> {
+        self.children.keys().cloned().collect()
+    }
+
+    /// Forgets a process, and kills it if it runs.
+    pub fn forget(&mut self, name: &str) {
+        self.children.remove(name);
+    }
+
+    /// Kills a process with SIGKILL and writes that down. Whether it ran until then.
+    pub fn kill(&mut self, name: &str) -> bool {
+        let killed = self.process(name).kill9();
+        if killed {
+            self.faults.note("kill", name);
+        }
+        killed
     }
 
     /// Stops a process in good order and waits for its end.
@@ -321,16 +349,7 @@ impl World {
     /// # Errors
     /// When the admin port does not answer.
     pub async fn metric(&self, name: &str, metric: &str) -> Result<f64> {
-        let port = *self.admin.get(name).context("a process of that name")?;
-        let body = http_get(port, "/metrics").await?.1;
-        let of_metric = |line: &&str| {
-            line.strip_prefix(metric).is_some_and(|rest| rest.starts_with(['{', ' ']))
-        };
-        Ok(body
-            .lines()
-            .filter(of_metric)
-            .filter_map(|line| line.split(" # ").next()?.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum())
+        metric_at(*self.admin.get(name).context("a process of that name")?, metric).await
     }
 
     /// Deliveries with a final outcome so far.
@@ -369,7 +388,14 @@ fn configuration(
     options: &Options,
 ) -> String {
     let Options { partitions, log_level, .. } = options;
-    let kafka = stack.kafka();
+    let kafka = options.kafka_via.as_deref().unwrap_or_else(|| stack.kafka());
+    let database = match (&options.postgres_via, database.split_once('@')) {
+        (Some(via), Some((user, rest))) => {
+            let name = rest.split_once('/').map_or("", |(_, name)| name);
+            format!("{user}@{via}/{name}")
+        }
+        _ => database.to_owned(),
+    };
     format!(
         r#"
 [database]
@@ -411,17 +437,35 @@ fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
-async fn is_ready(port: u16) -> bool {
+pub(crate) async fn is_ready(port: u16) -> bool {
     http_get(port, "/readyz").await.is_ok_and(|(status, _)| status == 200)
 }
 
-/// A GET on a loopback port: status and body. The admin port speaks plain HTTP/1.1 and closes when asked to.
+/// A metric at an admin port: the sum over all its label values; 0 if it is not there.
+pub(crate) async fn metric_at(port: u16, metric: &str) -> Result<f64> {
+    let body = http_get(port, "/metrics").await?.1;
+    let of_metric =
+        |line: &&str| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    Ok(body
+        .lines()
+        .filter(of_metric)
+        .filter_map(|line| line.split(" # ").next()?.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum())
+}
+
 async fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
+    http(port, "GET", path, "").await
+}
+
+/// A request to a loopback port: status and body. Admin ports speak plain HTTP/1.1 and close when asked to.
+pub(crate) async fn http(port: u16, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let work = async {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

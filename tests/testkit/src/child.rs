@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -85,10 +86,16 @@ impl Child {
         matches!(self.inner.try_wait(), Ok(None))
     }
 
-    /// SIGKILL; returns when it is gone.
-    pub fn kill9(&mut self) {
+    /// SIGKILL; returns when it is gone. Whether it was that what ended it.
+    pub fn kill9(&mut self) -> bool {
         let _ = self.inner.kill();
-        let _ = self.inner.wait();
+        let killed = |status: ExitStatus| status.signal() == Some(Signal::KILL.as_raw());
+        self.inner.wait().is_ok_and(killed)
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.inner.try_wait().ok().flatten()
     }
 
     /// SIGSTOP: it runs no instruction until [`Child::resume`].

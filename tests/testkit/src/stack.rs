@@ -19,6 +19,8 @@ static FOLDERS: AtomicU32 = AtomicU32::new(0);
 pub struct Stack {
     database_url: String,
     kafka: String,
+    // Where the listener behind a proxy listens.
+    kafka_via: Option<String>,
     // Of a stack of our own; `None` when the servers belong to whoever started the tests.
     folder: Option<PathBuf>,
     discard: bool,
@@ -33,9 +35,9 @@ impl Stack {
             .get_or_init(|| async {
                 match (std::env::var(DATABASE_VARIABLE), std::env::var(KAFKA_VARIABLE)) {
                     (Ok(database_url), Ok(kafka)) => {
-                        Self { database_url, kafka, folder: None, discard: false }
+                        Self { database_url, kafka, kafka_via: None, folder: None, discard: false }
                     }
-                    _ => Self::start(None).await.expect("the local stack can be started"),
+                    _ => Self::start(None, None).await.expect("the local stack can be started"),
                 }
             })
             .await
@@ -46,7 +48,18 @@ impl Stack {
     /// # Errors
     /// When they do not start.
     pub async fn private() -> Result<Self> {
-        let mut stack = Self::start(None).await?;
+        let mut stack = Self::start(None, None).await?;
+        stack.discard = true;
+        Ok(stack)
+    }
+
+    /// As [`Stack::private`]; clients that reach Kafka at [`Stack::kafka_via`] are told to go on to `port`, where the
+    /// caller's proxy listens.
+    ///
+    /// # Errors
+    /// When they do not start.
+    pub async fn private_behind(port: u16) -> Result<Self> {
+        let mut stack = Self::start(None, Some(port)).await?;
         stack.discard = true;
         Ok(stack)
     }
@@ -56,7 +69,7 @@ impl Stack {
     /// # Errors
     /// When it does not start.
     pub async fn private_postgres() -> Result<Self> {
-        let mut stack = Self::start(Some("postgres")).await?;
+        let mut stack = Self::start(Some("postgres"), None).await?;
         stack.discard = true;
         stack.kafka.clone_from(&Self::shared().await.kafka);
         Ok(stack)
@@ -67,7 +80,7 @@ impl Stack {
     /// # Errors
     /// When it does not start.
     pub async fn private_kafka() -> Result<Self> {
-        let mut stack = Self::start(Some("kafka")).await?;
+        let mut stack = Self::start(Some("kafka"), None).await?;
         stack.discard = true;
         stack.database_url.clone_from(&Self::shared().await.database_url);
         Ok(stack)
@@ -81,6 +94,16 @@ impl Stack {
     /// `127.0.0.1:port` of the broker.
     pub fn kafka(&self) -> &str {
         &self.kafka
+    }
+
+    /// The address that a proxy in front of Kafka forwards to, if there is to be one.
+    pub fn kafka_via(&self) -> Option<&str> {
+        self.kafka_via.as_deref()
+    }
+
+    /// The folder of a stack of its own: `postgres` and `kafka` are in it.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref().filter(|_| self.discard)
     }
 
     /// Makes an empty database that no other test uses and gives its URL (superuser).
@@ -129,6 +152,38 @@ impl Stack {
         self.start_postgres().await
     }
 
+    /// SIGSTOP of every process of PostgreSQL, until [`Stack::resume_postgres`].
+    ///
+    /// # Errors
+    /// On the shared stack.
+    pub async fn pause_postgres(&self) -> Result<()> {
+        self.verb("pg-pause").await
+    }
+
+    /// SIGCONT of every process of PostgreSQL.
+    ///
+    /// # Errors
+    /// On the shared stack.
+    pub async fn resume_postgres(&self) -> Result<()> {
+        self.verb("pg-resume").await
+    }
+
+    /// SIGSTOP of Kafka, until [`Stack::resume_kafka`].
+    ///
+    /// # Errors
+    /// On the shared stack.
+    pub async fn pause_kafka(&self) -> Result<()> {
+        self.verb("kafka-pause").await
+    }
+
+    /// SIGCONT of Kafka.
+    ///
+    /// # Errors
+    /// On the shared stack.
+    pub async fn resume_kafka(&self) -> Result<()> {
+        self.verb("kafka-resume").await
+    }
+
     /// Kills Kafka with SIGKILL.
     ///
     /// # Errors
@@ -143,6 +198,19 @@ impl Stack {
     /// On the shared stack.
     pub async fn stop_kafka(&self) -> Result<()> {
         self.verb("kafka-stop").await
+    }
+
+    /// Changes settings (`name=value,…`) of a topic of Kafka, those of others and its other ones stay.
+    ///
+    /// # Errors
+    /// On the shared stack, or when the broker refuses.
+    pub async fn kafka_topic_config(&self, topic: &str, settings: &str) -> Result<()> {
+        let Some(folder) = self.folder() else {
+            bail!("a test may only change a stack of its own (Stack::private)");
+        };
+        let folder = folder.display().to_string();
+        let args = ["kafka-topic-config", &folder, topic, settings];
+        stack_command(args.map(str::to_owned).to_vec()).await
     }
 
     /// Starts Kafka again with its data, on its port; returns when it answers.
@@ -163,19 +231,23 @@ impl Stack {
         self.start_kafka().await
     }
 
-    async fn start(only: Option<&str>) -> Result<Self> {
+    async fn start(only: Option<&str>, kafka_via: Option<u16>) -> Result<Self> {
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = root().join(format!(".laneway/tests/{}-{number}", std::process::id()));
         let parent = std::process::id().to_string();
         let mut args = vec!["up".to_owned(), folder.display().to_string()];
         args.extend(["--parent".to_owned(), parent, "--discard".to_owned()]);
         args.extend(only.into_iter().flat_map(|part| ["--only".to_owned(), part.to_owned()]));
+        if let Some(port) = kafka_via {
+            args.extend(["--kafka-via".to_owned(), port.to_string()]);
+        }
         stack_command(vec!["setup".to_owned()]).await?;
         stack_command(args).await?;
         let read = |name| read_env(&folder, name).unwrap_or_default();
         Ok(Self {
             database_url: read("LANEWAY_TEST_DATABASE_URL"),
             kafka: read("LANEWAY_TEST_KAFKA"),
+            kafka_via: read_env(&folder, "LANEWAY_KAFKA_VIA"),
             folder: Some(folder),
             discard: false,
         })

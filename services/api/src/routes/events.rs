@@ -10,7 +10,7 @@ use crate::problem::{self, Document, Problem};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use laneway_platform::trace;
+use laneway_platform::{failpoint, trace};
 use laneway_store::events::{self as store, Emitted, event_emit};
 use laneway_wire::EventId;
 use laneway_wire::record::{MAX_EVENT_TYPE, MAX_PAYLOAD, MAX_USER_KEY};
@@ -103,6 +103,7 @@ pub(crate) async fn create_event(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let event = read(&body)?;
+    failpoint::hit("A1");
     let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
@@ -116,9 +117,12 @@ pub(crate) async fn create_event(
         dedupe_key: event.dedupe_key.as_deref(),
         traceparent: traceparent.as_deref(),
     };
+    failpoint::hit("A2");
     match event_emit(&mut work, &new).await? {
         Emitted::New(id) => {
+            failpoint::hit("A3");
             let response = CREATE.finish(&app, work, &AcceptedEvent { id }).await?;
+            failpoint::hit("A4");
             app.metrics().accepted.inc();
             Ok(response)
         }

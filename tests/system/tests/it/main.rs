@@ -1,8 +1,12 @@
 //! Real processes under real faults (reliability.md): each test is a world of its own on the shared servers, or on
 //! servers of its own where it breaks them, and is judged by the receivers' journal.
 
+#![allow(clippy::disallowed_methods, reason = "tests")]
+
+mod chaos;
 mod crash;
 mod isolation;
+mod log_loss;
 mod restarts;
 mod storm;
 mod support;

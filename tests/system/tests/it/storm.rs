@@ -19,7 +19,7 @@ async fn consumers_joining_and_leaving_under_load_lose_and_reorder_nothing() -> 
         receiver.set_script(|request| {
             let id = request.header("x-delivery-id").unwrap_or_default();
             let sum: u32 = id.bytes().map(u32::from).sum::<u32>() + request.attempt();
-            if sum % 5 == 0 { Behaviour::status(503) } else { Behaviour::ok() }
+            if sum.is_multiple_of(5) { Behaviour::status(503) } else { Behaviour::ok() }
         });
     }
     scene.services(2).await?;

@@ -1,0 +1,296 @@
+//! `make chaos`: all parts as real processes, load, and faults drawn from a seed; then everything heals, drains, and is
+//! judged by the receivers' journals, the committed rows and the fault journal (reliability.md, issue of the harness).
+
+mod crew;
+mod crowd;
+mod load;
+mod machine;
+mod net;
+mod plan;
+mod play;
+
+use crate::verdict::Verdict;
+use crate::world::{EndpointOptions, Options as WorldOptions, World};
+use anyhow::{Context, Result};
+use crew::{Counts, Crew, within};
+use crowd::Member;
+use laneway_testkit::{Receiver, Stack, free_port, temp_dir};
+use machine::SmallDisk;
+use net::Proxies;
+use plan::Link;
+use play::{Score, Stage};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Endpoints of each receiver.
+const ENDPOINTS: usize = 2;
+/// Deadline of a request.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Everything is delivered within this after the last fault; what is not counts as lost.
+const DRAIN_LIMIT: Duration = Duration::from_secs(300);
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// A track that is this late after the last planned fault hangs.
+const TRACK_LIMIT: Duration = Duration::from_secs(240);
+/// Errors of the run itself that are shown.
+const MAX_SHOWN: usize = 10;
+
+/// A run.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// What the faults are drawn from.
+    pub seed: u64,
+    /// How long faults come.
+    pub length: Duration,
+    /// Events a second; each goes to eight endpoints.
+    pub rate: u32,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Report {
+    /// The figures, as `make chaos` prints them.
+    pub line: Value,
+    /// Whether every promise held and every part of the run worked.
+    pub holds: bool,
+    /// What did not, for people; and where the inputs lie.
+    pub says: String,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When it cannot be set up, or its journals cannot be read. A breach is a report.
+pub async fn run(options: Options) -> Result<Report> {
+    let (stage, app) = set_up(options).await?;
+    let client = stage.crew.world.lock().await.client()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let emitting = tokio::spawn(load::emit(Arc::clone(&app), options.rate, Arc::clone(&stop)));
+    let posting = tokio::spawn(load::post(client, options.rate, Arc::clone(&stop)));
+
+    let stage = Arc::new(stage);
+    let supervising = {
+        let stage = Arc::clone(&stage);
+        tokio::spawn(async move {
+            tokio::join!(stage.crew.supervise(), stage.crew.watch_leases(&stage.faults))
+        })
+    };
+    let start = Instant::now();
+    let end = start + options.length;
+    let mut tracks = tokio::task::JoinSet::new();
+    for steps in plan::plan(options.seed, options.length) {
+        let stage = Arc::clone(&stage);
+        tracks.spawn(async move { stage.play(steps, start, end).await });
+    }
+    let playing = async { while tracks.join_next().await.is_some() {} };
+    let hung = tokio::time::timeout(options.length + TRACK_LIMIT, playing).await.is_err();
+    tokio::time::sleep_until(end.into()).await;
+
+    let healed = Instant::now();
+    stop.store(true, Ordering::Relaxed);
+    let emitted = emitting.await.context("the application")?;
+    let posted = posting.await.context("the client of the API")?;
+    let drained = within(DRAIN_LIMIT, || is_drained(&stage)).await;
+    let heal_seconds = healed.elapsed().as_secs_f64();
+    supervising.abort();
+    let _ = supervising.await;
+    drop(tracks);
+    let stage = Arc::into_inner(stage).context("a track still runs")?;
+    let Stage { crew, stack, members, score, .. } = stage;
+    let (mut world, counts) = crew.into_world();
+    let mut stopped = Vec::new();
+    for name in world.names() {
+        if let Err(error) = world.stop(&name).await {
+            stopped.push(format!("{error:#}"));
+        }
+    }
+    let receivers: Vec<Receiver> = members.into_iter().map(|member| member.receiver).collect();
+    let verdict = Verdict::with_deadline(&world, &receivers, DEADLINE).await?;
+    let acknowledged: Vec<_> =
+        emitted.acknowledged.iter().chain(&posted.acknowledged).copied().collect();
+    let mut score = score.into_inner().expect("no track panicked");
+    score.errors.extend(stopped);
+    if hung {
+        score.errors.push("a track of faults hung".to_owned());
+    }
+    let ended = Ended {
+        options,
+        counts,
+        score,
+        doubtful: emitted.doubtful + posted.doubtful,
+        unsaved: unsaved(&world, &acknowledged).await?,
+        repeated_posts: repeated_posts(&world).await?,
+        panics: panics(&world)?,
+        drained,
+        heal_seconds,
+    };
+    let report = ended.report(&world, &verdict);
+    drop(stack);
+    Ok(report)
+}
+
+async fn set_up(options: Options) -> Result<(Stage, Arc<crate::App>)> {
+    let logs = temp_dir("chaos");
+    let mut proxies = Proxies::start(&logs.join("toxiproxy.log")).await?;
+    let kafka_port = free_port();
+    let stack = match &proxies {
+        Some(_) => Stack::private_behind(kafka_port).await?,
+        None => Stack::private().await?,
+    };
+    // The disk before anything is in it.
+    let home = stack.folder().context("a stack of its own")?.join("postgres");
+    stack.stop_postgres().await?;
+    let disk = SmallDisk::mount(&home).ok();
+    stack.start_postgres().await?;
+
+    let mut world_options = WorldOptions { partitions: 6, ..WorldOptions::default() };
+    if let Some(proxies) = &mut proxies {
+        let host = stack.database_url().split(['@', '/']).nth(3).context("a database URL")?;
+        world_options.postgres_via = Some(proxies.add(Link::Postgres, free_port(), host).await?);
+        let via = stack.kafka_via().context("Kafka behind a proxy")?;
+        world_options.kafka_via = Some(proxies.add(Link::Kafka, kafka_port, via).await?);
+    }
+    let mut world = World::start(&stack, world_options).await?;
+    let (mut members, mut endpoints) = (Vec::new(), Vec::new());
+    for number in 0..usize::try_from(plan::RECEIVERS)? {
+        let member = Member::start(number).await;
+        let mut address = member.receiver.address().to_string();
+        if let Some(proxies) = &mut proxies {
+            address = proxies.add(Link::Receiver(number), free_port(), &address).await?;
+        }
+        let mut of = Vec::new();
+        for endpoint in 0..ENDPOINTS {
+            let url = format!("http://{address}/r{number}e{endpoint}");
+            let settings = EndpointOptions { timeout: DEADLINE, ..EndpointOptions::default() };
+            of.push(world.endpoint(&url, settings).await?.to_string());
+        }
+        members.push(member);
+        endpoints.push(of);
+    }
+    let mut wanted = BTreeMap::from([("api".to_owned(), "api")]);
+    wanted.extend((1..=plan::RELAYS).map(|number| (format!("relay-{number}"), "relay")));
+    wanted.extend((1..=plan::DELIVERS).map(|number| (format!("deliver-{number}"), "deliver")));
+    let (app, faults) = (Arc::clone(&world.app), world.faults.clone());
+    std::fs::write(world.dir.join("run.json"), format!("{:?}\n", options))?;
+    let names: Vec<String> = wanted.keys().cloned().collect();
+    let crew = Crew::start(world, wanted)?;
+    for name in &names {
+        anyhow::ensure!(crew.ready(name, READY_LIMIT).await, "{name} is not ready");
+    }
+    let stage = Stage {
+        crew,
+        stack,
+        faults,
+        members,
+        endpoints,
+        proxies,
+        disk,
+        packets: net::has_own_network(),
+        score: Mutex::default(),
+        guests: AtomicU64::new(1),
+    };
+    Ok((stage, app))
+}
+
+/// Whether every committed row has its outcome at every endpoint.
+async fn is_drained(stage: &Stage) -> bool {
+    let world = stage.crew.world.lock().await;
+    let endpoints = world.endpoints().len() as i64;
+    let rows = world.app.number("SELECT count(*) FROM laneway.outbox").await;
+    let settled = world.settled().await;
+    matches!((rows, settled), (Ok(rows), Ok(settled)) if settled >= rows * endpoints)
+}
+
+/// Acknowledged commits without a row (I2, I52).
+async fn unsaved(world: &World, acknowledged: &[uuid::Uuid]) -> Result<usize> {
+    let rows = world.app.rows("SELECT event_id FROM laneway.outbox").await?;
+    let saved: HashSet<&str> = rows.iter().filter_map(|row| row["event_id"].as_str()).collect();
+    Ok(acknowledged.iter().filter(|id| !saved.contains(id.to_string().as_str())).count())
+}
+
+/// Events that one key of the API made twice (I34, I36).
+async fn repeated_posts(world: &World) -> Result<usize> {
+    let sql = format!(
+        "SELECT payload FROM laneway.outbox WHERE type = '{}' GROUP BY payload HAVING count(*) > 1",
+        load::POSTED
+    );
+    Ok(world.app.rows(&sql).await?.len())
+}
+
+/// Logs in which something panicked.
+fn panics(world: &World) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&world.dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            let text = std::fs::read(&path)?;
+            let text = String::from_utf8_lossy(&text);
+            found.extend(text.lines().find(|line| line.contains("panicked")).map(str::to_owned));
+        }
+    }
+    Ok(found)
+}
+
+/// A run that is over.
+struct Ended {
+    options: Options,
+    counts: Counts,
+    score: Score,
+    doubtful: u64,
+    unsaved: usize,
+    repeated_posts: usize,
+    panics: Vec<String>,
+    drained: bool,
+    heal_seconds: f64,
+}
+
+impl Ended {
+    fn report(self, world: &World, verdict: &Verdict) -> Report {
+        let Self { options, counts, score, .. } = &self;
+        let figures = verdict.line();
+        let number = |figure: &str| figures[figure].as_u64().unwrap_or(u64::MAX);
+        let lost = number("lost") + self.unsaved as u64;
+        let unexplained = number("duplicates") - number("duplicates_explained");
+        let restarts = score.broker_restarts + score.database_restarts;
+        let line = json!({
+            "seed": options.seed, "seconds": options.length.as_secs(), "rate": options.rate,
+            "faults": score.hit.values().sum::<u64>(), "by_fault": score.hit, "missed": score.missed,
+            "kills": counts.kills, "kill_points": counts.points, "points_missed": counts.points_missed,
+            "restarts": restarts, "broker_restarts": score.broker_restarts,
+            "database_restarts": score.database_restarts, "exits": counts.exits.len(),
+            "ungraceful_stops": counts.ungraceful, "leases_lost": counts.leases_lost,
+            "invariant_violations": counts.violations,
+            "events": figures["events"], "doubtful_commits": self.doubtful,
+            "deliveries": figures["deliveries"], "dead_letters": figures["dead_letters"],
+            "lost": lost, "order_violations": figures["order_violations"],
+            "duplicates": figures["duplicates"], "unexplained_duplicates": unexplained,
+            "repeated_posts": self.repeated_posts, "panics": self.panics.len(),
+            "max_in_flight_per_lane": figures["max_in_flight_per_lane"],
+            "violations": figures["violations"],
+            "heal_seconds": (self.heal_seconds * 10.0).round() / 10.0, "drained": self.drained,
+            "skipped": score.skipped,
+        });
+        let mut says = verdict.breaches();
+        let shown = score.errors.iter().chain(&self.panics).chain(&counts.exits).take(MAX_SHOWN);
+        for text in shown {
+            says.push_str(text);
+            says.push('\n');
+        }
+        if !self.drained {
+            says.push_str("not everything was delivered in time\n");
+            says.push_str(&world.tails());
+        }
+        says.push_str(&format!("journals, rows, faults and logs: {}\n", world.dir.display()));
+        let holds = verdict.holds()
+            && lost == 0
+            && self.repeated_posts == 0
+            && self.panics.is_empty()
+            && counts.violations == 0.0
+            && score.errors.is_empty()
+            && self.drained
+            && number("max_in_flight_per_lane") <= 1;
+        Report { line, holds, says }
+    }
+}
