@@ -110,7 +110,7 @@ impl Proxies {
 
 /// Whether packets may be dropped here without anybody else's losing some: `deploy/dev/apart` says so.
 pub(super) fn has_own_network() -> bool {
-    let is_own = std::env::var_os("LANEWAY_OWN_NETWORK").is_some();
+    let is_own = std::env::var_os("OWN_NETWORK").is_some();
     is_own && iptables(&["-w", "-n", "-L", "INPUT"]).is_ok()
 }
 
