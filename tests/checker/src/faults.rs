@@ -22,7 +22,7 @@ enum Effect {
     Pause,
     /// Recording was impossible for a while.
     Store,
-    /// Replies of a receiver were lost on their way while it lasted.
+    /// The way to a receiver was cut while it lasted: replies were lost, and requests arrive late.
     Replies,
     /// A receiver's connections broke at its start.
     Receiver,
@@ -30,11 +30,16 @@ enum Effect {
     Other,
 }
 
+/// What was sent into a way that was cut is sent again by the kernel until this long after it is whole again.
+const RESENT_NS: i64 = 10_000 * NS_PER_MS;
+
 /// A request that was read after its delivery had been answered with 2xx.
 pub(crate) struct Repeat {
     pub(crate) endpoint: u16,
     pub(crate) answered_ns: i64,
     pub(crate) read_ns: i64,
+    /// Its attempt is an earlier one than one that was read before it: it was under way all that time.
+    pub(crate) is_overtaken: bool,
     /// The last request on the connection that the 2xx went out on.
     pub(crate) conn_last_ns: i64,
 }
@@ -84,9 +89,9 @@ impl Fault {
             Effect::Pause | Effect::Store => self.overlaps(from - exact, to),
             // The answer was written, and did not arrive.
             Effect::Replies => {
-                self.endpoint == Some(repeat.endpoint)
-                    && self.start <= from + exact
-                    && self.end >= from - exact
+                let lost = self.start <= from + exact && self.end >= from - exact;
+                self.endpoint == Some(repeat.endpoint) && lost
+                    || repeat.is_overtaken && self.delays(repeat.endpoint, to)
             }
             // The answer went into a connection that was being broken.
             Effect::Receiver => {
@@ -99,6 +104,14 @@ impl Fault {
     /// Whether an owner that another had replaced may have had something under way between the two times.
     pub(crate) fn leaves_stragglers(&self, from: i64, to: i64) -> bool {
         self.effect == Effect::Pause && self.overlaps(from, to)
+    }
+
+    /// Whether a request that is read now may have been under way since the way to its endpoint was cut.
+    pub(crate) fn delays(&self, endpoint: u16, now: i64) -> bool {
+        self.effect == Effect::Replies
+            && self.endpoint == Some(endpoint)
+            && self.start <= now
+            && now <= self.end + RESENT_NS
     }
 
     /// Whether connections to the endpoint may have broken between the two times: the sender was free again.

@@ -38,6 +38,7 @@ struct Repeated {
     /// 1 for the first repeat of its delivery.
     nth: u32,
     read_ns: i64,
+    is_overtaken: bool,
     /// Journal and connection that the first 2xx went out on.
     conn: (usize, u64),
     line: Line,
@@ -190,9 +191,16 @@ impl Judge<'_> {
         let pair = &mut self.world.pairs[number as usize];
         let row = &self.world.rows[pair.row as usize];
         let since = pair.last_ns;
-        let is_straggler = self.faults.iter().any(|fault| fault.leaves_stragglers(since, now));
         let falls_back = line.attempt.is_some_and(|attempt| attempt < pair.attempt);
-        if falls_back && !self.faults.iter().any(|fault| fault.loses_attempts(since, now)) {
+        let endpoint = pair.endpoint;
+        // Known limit: nothing that the sender can do calls back what the network still has.
+        let is_late = falls_back && self.faults.iter().any(|fault| fault.delays(endpoint, now));
+        let is_straggler =
+            is_late || self.faults.iter().any(|fault| fault.leaves_stragglers(since, now));
+        if falls_back
+            && !is_late
+            && !self.faults.iter().any(|fault| fault.loses_attempts(since, now))
+        {
             self.findings.add(Check::I7, &[pair.last, at]);
         }
         let is_head = pair.lane == NONE || self.world.lanes[pair.lane as usize] <= row.id;
@@ -205,7 +213,10 @@ impl Judge<'_> {
             let conn = (pair.answered.file(), pair.answered_conn);
             if self.repeats.len() < MAX_OPEN {
                 let nth = pair.repeats;
-                self.repeats.push(Repeated { pair: number, nth, read_ns: now, conn, line: at });
+                let is_overtaken = falls_back;
+                let repeated =
+                    Repeated { pair: number, nth, read_ns: now, is_overtaken, conn, line: at };
+                self.repeats.push(repeated);
             } else {
                 self.findings.add(Check::I3, &[at]);
             }
@@ -305,6 +316,7 @@ impl Judge<'_> {
                 endpoint: pair.endpoint,
                 answered_ns: pair.answered_ns,
                 read_ns: repeated.read_ns,
+                is_overtaken: repeated.is_overtaken,
                 conn_last_ns: self.connections.get(&repeated.conn).copied().unwrap_or(i64::MIN),
             };
             let faults = self.faults.iter().filter(|fault| fault.explains(&repeat, exact)).count();

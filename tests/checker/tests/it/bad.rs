@@ -80,6 +80,20 @@ fn i2_a_delivery_recorded_as_delivered_that_nobody_answered() {
     h.assert_bad("I2");
 }
 
+// The way was whole again long before, or the late request is no earlier attempt.
+#[test]
+fn i3_and_i7_a_late_request_of_a_way_that_was_not_cut() {
+    for (first, late, to) in [(2, 1, 1_000), (1, 1, 2_000)] {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        h.send(1, first, 200, 12_000);
+        h.send(1, late, 200, 13_000);
+        h.fault("cut", "link", 0, to)["endpoint"] = "/a".into();
+        let verdict = h.verdict();
+        assert!(verdict.broken().contains(&"I3"), "{verdict:#?}");
+    }
+}
+
 // Replies of the endpoint were lost, but not this one; and those of another endpoint.
 #[test]
 fn i3_a_repeat_whose_answer_was_not_written_while_replies_were_lost() {

@@ -166,6 +166,17 @@ fn a_straggler_of_a_paused_owner_is_explained() {
 }
 
 #[test]
+fn a_request_that_the_network_held_back_arrives_late() {
+    let mut h = History::new();
+    h.rows(&[1, 2], "u");
+    h.fault("cut", "link", 1_000, 4_000)["endpoint"] = "/a".into();
+    h.send(1, 2, 200, 4_100); // the first attempt was given up at its deadline
+    h.send(2, 1, 200, 4_150);
+    h.send(1, 1, 200, 4_200);
+    h.assert_good();
+}
+
+#[test]
 fn a_reply_that_was_lost_on_its_way_is_repeated() {
     let mut h = History::new();
     h.rows(&[1], "u");
