@@ -297,6 +297,7 @@ mod tests {
             row: 1,
             created_at: Timestamp(0),
             replay: 0,
+            replay_of: None,
         };
         let delivery = head.delivery_id();
         let mut event = Event {
