@@ -32,6 +32,12 @@ impl Core {
         if sh.view.is_some_and(|view| read_at < view) {
             return false;
         }
+        if !sh.is_view_fresh() {
+            // Nothing was sent meanwhile.
+            for part in self.parts.values() {
+                part.begin_paces(sh);
+            }
+        }
         sh.view = Some(read_at);
         let listed: BTreeMap<Ep, Timestamp> = listed
             .into_iter()

@@ -266,6 +266,8 @@ impl Part {
         fx: &mut Effects,
     ) {
         let lane = self.lanes.at(index);
+        // Now and not when it is durable: a slow database is no slow endpoint.
+        sh.endpoints.at(lane.ep).pace.count(sh.now);
         let last = lane.parked && lane.queue.is_empty() && !lane.more;
         if last && lane.appends > 0 {
             lane.phase = Phase::Held(Box::new(outcome));

@@ -194,6 +194,9 @@ impl Part {
         unparked: &[LaneId],
         fx: &mut Effects,
     ) {
+        if self.is_stalled(sh) {
+            self.begin_paces(sh);
+        }
         while self.pending.front().is_some_and(|pending| pending.seq <= through) {
             if let Some(pending) = self.pending.pop_front() {
                 self.flow.count(sh.now);
@@ -325,7 +328,6 @@ impl Part {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let ep = lane.ep;
         let (parked, id) = (lane.parked, lane.id);
-        sh.endpoints.at(ep).pace.count(sh.now);
         if !parked {
             self.count_live(sh, ep, -1);
         }

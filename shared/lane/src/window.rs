@@ -17,7 +17,7 @@ const RELIEF_EVERY: Duration = Duration::from_millis(200);
 const HOT_LANE_PART: u32 = 8;
 const HOT_LANE: u32 = 64;
 /// So many records of a partition may be incomplete at a time, however little gets done.
-const LEAST_OPEN: u32 = 256;
+const LEAST_OPEN: u32 = 128;
 /// Beyond that: what gets done in this part of `slow_after`. A backlog of a healthy endpoint then waits in the log,
 /// where it costs nothing, and never looks as if the endpoint needed longer than `slow_after` for it.
 const OPEN_PART_OF_SLOW: u128 = 2;
@@ -114,11 +114,32 @@ impl Part {
         }
     }
 
+    /// Whether nothing that was to become durable did, in the last second or longer: then what endpoints get done says
+    /// nothing about them.
+    pub(crate) fn is_stalled(&self, sh: &Shared) -> bool {
+        !self.pending.is_empty() && self.flow.a_second(sh.now) == 0
+    }
+
+    /// Paces begin anew: what was not sent is not the endpoints' fault.
+    pub(crate) fn begin_paces(&self, sh: &mut Shared) {
+        for ep in self.locals.keys() {
+            sh.endpoints.at(*ep).pace.begin(sh.now);
+        }
+    }
+
+    /// Whether the endpoint itself takes too long for its live events: not while nothing may be sent (P7) or nothing
+    /// becomes durable, for parking would only add to the load that causes that.
+    fn is_slow(&self, sh: &Shared, ep: Ep) -> bool {
+        sh.is_view_fresh()
+            && !self.is_stalled(sh)
+            && sh.endpoints.get(ep).is_slow(sh.now, sh.limits.slow_after)
+    }
+
     /// An event of the endpoint came: a slow one's oldest lanes are parked beyond its share.
     pub(crate) fn keep_share(&mut self, sh: &mut Shared, ep: Ep, fx: &mut Effects) {
         let share = self.share(sh);
         let over = self.locals.get(&ep).is_some_and(|local| local.live_events > share);
-        if over && sh.endpoints.get(ep).is_slow(sh.now, sh.limits.slow_after) {
+        if over && self.is_slow(sh, ep) {
             self.park_oldest(sh, ep, share, fx);
         }
     }
@@ -146,7 +167,7 @@ impl Part {
             .collect();
         crowded.sort_unstable_by(|a, b| b.cmp(a));
         for (events, ep) in crowded {
-            let slow = sh.endpoints.get(ep).is_slow(sh.now, sh.limits.slow_after);
+            let slow = self.is_slow(sh, ep);
             if slow {
                 // Down to its share, and further if others still find no room.
                 let keep = if events > share { share } else { events / 2 };
