@@ -8,8 +8,15 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::openapi::{RefOr, SecurityRequirement};
 
 /// Requests: their unknown fields are refused, which serde's own attribute cannot tell here.
-const REQUESTS: [&str; 5] =
-    ["NewEndpoint", "NewSubscription", "NewEvent", "NewRewindBody", "RewindChange"];
+const REQUESTS: [&str; 7] = [
+    "NewEndpoint",
+    "NewSubscription",
+    "NewEvent",
+    "NewRewindBody",
+    "RewindChange",
+    "NewAuthority",
+    "RuleText",
+];
 
 /// The document without its paths.
 #[derive(OpenApi)]

@@ -4,7 +4,9 @@ use crate::app::App;
 use crate::body::MAX_BODY;
 use crate::observe::observe;
 use crate::openapi::{self, Base};
-use crate::routes::{dead_letters, deliveries, endpoints, events, meta, rewinds, subscriptions};
+use crate::routes::{
+    authority, dead_letters, deliveries, endpoints, events, meta, rewinds, subscriptions,
+};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::header;
@@ -21,6 +23,11 @@ fn described() -> (Router<App>, OpenApi) {
         .routes(routes!(endpoints::create_endpoint, endpoints::list_endpoints))
         .routes(routes!(endpoints::get_endpoint))
         .routes(routes!(endpoints::enable_endpoint))
+        .routes(routes!(
+            authority::get_authority,
+            authority::set_authority,
+            authority::remove_authority
+        ))
         .routes(routes!(subscriptions::create_subscription, subscriptions::list_subscriptions))
         .routes(routes!(subscriptions::get_subscription))
         .routes(routes!(events::create_event))

@@ -84,6 +84,17 @@ pub(crate) enum Command {
     /// Send dead letters again, discard them, replay; and how far that is.
     #[command(subcommand)]
     Rewind(Rewind),
+    /// Look up in the database what is promised about its rows; exit code 8 if something is not as it must be.
+    Audit {
+        /// Rows that are at most so old.
+        #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
+        window: std::time::Duration,
+        /// Rows that are at least so old: what is younger may be on its way.
+        #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = duration)]
+        settled: std::time::Duration,
+        #[command(flatten)]
+        database: Database,
+    },
     /// The configuration that the services would run with.
     #[command(subcommand)]
     Config(ConfigCommand),

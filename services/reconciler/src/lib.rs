@@ -1,29 +1,40 @@
 //! Brings to an end what lanes cannot end by themselves.
 //!
 //! Who: any number of processes; what one works on is locked or claimed in the control database, so that two do no
-//! harm and one that dies is followed by another. What flows: commands over many deliveries (send dead letters again,
+//! harm and one that dies is followed by another. What flows: unknown outcomes become questions to the endpoints'
+//! authorities, and definite answers commands for the lanes' owners ([`lookups`]). Commands over many deliveries (send dead letters again,
 //! discard them, replay) are worked off page by page ([`rewinds`]): dead letters become rows of the outbox, which the
 //! relay publishes like any other. No lane's row is ever touched from here (design 5.8).
 //!
 //! What happens when something fails:
 //! * This process dies anywhere: a page that was not committed did not happen, one that was is behind the command's own
 //!   position.
+//! * It dies between question and answer: the claim ends and somebody asks again; asking changes nothing.
+//! * An authority is down, or says nothing definite: the lane waits, visibly, and it is asked again with growing pauses.
 //! * The database is away: it is waited for.
 //! * Nobody runs this: commands wait, lanes flow.
 
+mod audit;
 mod config;
 mod error;
+mod lookups;
 mod metrics;
+mod retention;
 mod rewinds;
 
-pub use config::{Reconciler, Settings};
+pub use config::{Reconciler, Settings, Windows};
 pub use error::Error;
 
+use laneway_courier::Courier;
 use laneway_platform::admin::Probe;
 use laneway_platform::config::Database;
 use laneway_platform::service::{Chain, Context};
+use laneway_store::audit::Scope;
+use laneway_store::secrets::SecretsKey;
 use laneway_store::{Options, Pool, migrate};
+use lookups::Asker;
 use metrics::Metrics;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -39,15 +50,45 @@ const PROBE_VALIDITY: Duration = Duration::from_secs(6);
 pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
     let probe = context.readiness.probe("database");
     let metrics = Metrics::new(&context.registry);
+    let key = settings.secrets.key_bytes().ok_or(Error::SecretsKey)?;
+    let secrets = SecretsKey::new(&settings.secrets.key_id, key);
+    let courier = Courier::new(settings.courier.clone())?;
     let Some(pool) = connect(&settings.database, &probe, &context.shutdown).await? else {
         return Ok(());
     };
-    let rewinds =
-        rewinds::work(pool.clone(), metrics, settings.reconciler.poll, context.shutdown.clone());
-    let working = context.spawn("rewinds", rewinds);
+    let rewinds = rewinds::work(
+        pool.clone(),
+        metrics.clone(),
+        settings.reconciler.poll,
+        context.shutdown.clone(),
+    );
+    let scope = Scope {
+        window: settings.reconciler.audit_window,
+        settled: settings.reconciler.audit_settled,
+    };
+    let (every, shutdown) = (settings.reconciler.audit_every, context.shutdown.clone());
+    let audits = audit::work(pool.clone(), metrics.clone(), every, scope, shutdown);
+    let windows = settings.reconciler.keep.clone();
+    let removing =
+        retention::work(pool.clone(), metrics.clone(), windows, context.shutdown.clone());
+    let asker = Asker {
+        pool: pool.clone(),
+        courier,
+        secrets,
+        settings: settings.reconciler.clone(),
+        metrics,
+    };
+    let parts = [
+        context.spawn("rewinds", rewinds),
+        context.spawn("audit", audits),
+        context.spawn("retention", removing),
+        context.spawn("lookups", Arc::new(asker).work(context.shutdown.clone())),
+    ];
     watch(&pool, &probe, &context.shutdown).await;
-    // Its error has been logged and has failed the service already.
-    let _ = working.await;
+    for part in parts {
+        // Its error has been logged and has failed the service already.
+        let _ = part.await;
+    }
     pool.close().await;
     Ok(())
 }

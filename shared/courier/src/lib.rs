@@ -9,11 +9,13 @@
 //! |---|---|
 //! | clients (connection pools) kept | [`Settings::max_clients`] |
 //! | connections of one endpoint | [`Target::max_connections`] |
+//! | an authority's answer | [`ANSWER_LIMIT`], within the deadline |
 //! | response body kept | [`BODY_LIMIT`], read no longer than [`BODY_WAIT`] |
 //! | name lookups at once, addresses of one name | [`MAX_LOOKUPS`], [`MAX_ADDRESSES`] |
 //! | length of a URL | [`MAX_URL`] |
 
 mod address;
+mod ask;
 mod classify;
 mod request;
 mod resolver;
@@ -24,6 +26,7 @@ mod target;
 mod tls;
 
 pub use address::{AddressPolicy, CheckedUrl, MAX_URL, UrlProblem};
+pub use ask::{ANSWER_LIMIT, Question};
 pub use resolver::{MAX_ADDRESSES, MAX_LOOKUPS};
 pub use send::{BODY_LIMIT, BODY_WAIT, Courier};
 pub use settings::{Settings, SettingsError};

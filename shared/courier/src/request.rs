@@ -20,7 +20,8 @@ const ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
 const EVENT_TYPE: HeaderName = HeaderName::from_static("x-event-type");
 const REPLAY_OF: HeaderName = HeaderName::from_static("x-replay-of");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const AGENT: HeaderValue = HeaderValue::from_static(concat!("Laneway/", env!("CARGO_PKG_VERSION")));
+pub(crate) const AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("Laneway/", env!("CARGO_PKG_VERSION")));
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 /// Ours (12) and room for a few custom ones before the map grows.
 const USUAL_HEADERS: usize = 16;

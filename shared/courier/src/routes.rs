@@ -28,7 +28,8 @@ const EVICTED_PART: usize = 16;
 pub(crate) struct Route {
     pub(crate) client: Client,
     pub(crate) url: CheckedUrl,
-    pub(crate) signer: Signer,
+    /// None for a target without secrets, which is asked and never sent to.
+    pub(crate) signer: Option<Signer>,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     /// One permit per connection that may exist.
     pub(crate) connections: Arc<Semaphore>,
@@ -105,7 +106,10 @@ impl Routes {
         before: Option<&Route>,
     ) -> Result<Route, &'static str> {
         let url = self.settings.address.check_url(&target.url).map_err(|problem| problem.code())?;
-        let signer = Signer::new(&target.secrets).map_err(|_| "bad_secrets")?;
+        let signer = match target.secrets.is_empty() {
+            true => None,
+            false => Some(Signer::new(&target.secrets).map_err(|_| "bad_secrets")?),
+        };
         let headers = of_endpoint(target).map_err(|_| "bad_header")?;
         let max_connections = target.max_connections.clamp(1, MAX_CONNECTIONS) as usize;
         let client = self.client(max_connections, deadline).map_err(|_| "bad_request")?;

@@ -1,10 +1,10 @@
 //! One attempt, from the endpoint's settings to what came back.
 
-use crate::address::AddressPolicy;
+use crate::address::{AddressPolicy, CheckedUrl};
 use crate::classify::classify;
 use crate::request;
 use crate::resolver::Resolver;
-use crate::routes::Routes;
+use crate::routes::{Route, Routes};
 use crate::settings::{Settings, SettingsError};
 use crate::target::{Outgoing, SendResult, Sent, Target};
 use crate::tls;
@@ -54,6 +54,32 @@ impl Courier {
         self.routes.len()
     }
 
+    /// The target's route, if it may be gone.
+    pub(crate) fn route(
+        &self,
+        target: &Target,
+        deadline: Duration,
+    ) -> Result<Arc<Route>, &'static str> {
+        let route = self.routes.get(target, deadline)?;
+        self.check_literal(&route.url)?;
+        Ok(route)
+    }
+
+    /// Another URL of a target.
+    pub(crate) fn checked(&self, url: &str) -> Result<CheckedUrl, &'static str> {
+        let url = self.policy.check_url(url).map_err(|problem| problem.code())?;
+        self.check_literal(&url)?;
+        Ok(url)
+    }
+
+    /// A host that is an address never comes to the resolver, so it is judged here, each time.
+    fn check_literal(&self, url: &CheckedUrl) -> Result<(), &'static str> {
+        if url.literal().is_some_and(|ip| !self.policy.check_ip(ip)) {
+            return Err("target_not_allowed");
+        }
+        Ok(())
+    }
+
     /// The attempt's result; an error is the class of a request that never left.
     async fn attempt(
         &self,
@@ -62,13 +88,10 @@ impl Courier {
         started: Instant,
         deadline: Duration,
     ) -> Result<SendResult, &'static str> {
-        let route = self.routes.get(target, deadline)?;
-        // A host that is an address never comes to the resolver, so it is judged here, each time.
-        if route.url.literal().is_some_and(|ip| !self.policy.check_ip(ip)) {
-            return Err("target_not_allowed");
-        }
+        let route = self.route(target, deadline)?;
+        let signer = route.signer.as_ref().ok_or("bad_secrets")?;
         let headers =
-            request::headers(&route.signer, &route.headers, &request).map_err(|_| "bad_header")?;
+            request::headers(signer, &route.headers, &request).map_err(|_| "bad_header")?;
         let Ok(permit) =
             timeout_at(started + deadline / WAIT_PART, route.connections.acquire()).await
         else {
@@ -84,7 +107,8 @@ impl Courier {
             Ok(Err(error)) => classify(&error),
             Ok(Ok(response)) => {
                 let status = response.status().as_u16();
-                let (body, truncated) = read(response, end.min(Instant::now() + BODY_WAIT)).await;
+                let until = end.min(Instant::now() + BODY_WAIT);
+                let (body, truncated) = read(response, until, BODY_LIMIT).await;
                 SendResult::Responded { status, body, truncated }
             }
         })
@@ -93,11 +117,11 @@ impl Courier {
 
 /// The first part of a body, and whether anything of it is missing. A body that is not read to its end closes its
 /// connection.
-async fn read(mut response: Response, until: Instant) -> (Bytes, bool) {
+pub(crate) async fn read(mut response: Response, until: Instant, limit: usize) -> (Bytes, bool) {
     let mut body = BytesMut::new();
     while let Ok(Ok(chunk)) = timeout_at(until, response.chunk()).await {
         let Some(chunk) = chunk else { return (body.freeze(), false) };
-        let room = BODY_LIMIT - body.len();
+        let room = limit - body.len();
         body.extend_from_slice(&chunk[..chunk.len().min(room)]);
         if chunk.len() > room {
             break;

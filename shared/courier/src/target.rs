@@ -20,7 +20,7 @@ pub struct Target {
     pub version: i64,
     /// Where to send.
     pub url: String,
-    /// Its active secrets, 1 to 3.
+    /// Its active secrets, 1 to 3; none for an authority.
     pub secrets: Vec<Secret>,
     /// Connections to it from this process at most; 1 to [`MAX_CONNECTIONS`], clamped.
     pub max_connections: u32,

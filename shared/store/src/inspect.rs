@@ -7,8 +7,8 @@ use crate::delivery::value::{loaded, uncount};
 use crate::{Error, Pool};
 use chrono::{DateTime, Utc};
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneId, LaneMode, TenantId, Timestamp};
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 /// Rows of a list at most.
@@ -80,6 +80,12 @@ pub struct Unknown {
     pub lane: Lane,
     /// Whether a command for it is waiting for the lane's owner.
     pub decided: bool,
+    /// How often an authority was asked; none if nobody is asked.
+    pub asked: Option<u32>,
+    /// What it said last, and a word on why.
+    pub answer: Option<(String, String)>,
+    /// When it is asked next at the earliest.
+    pub ask_at: Option<Timestamp>,
 }
 
 /// What a person found out about an unknown outcome.
@@ -193,13 +199,15 @@ pub async fn unknowns_list(pool: &Pool, filter: Filter) -> Result<Vec<Unknown>, 
            (SELECT count(*) FROM (SELECT FROM laneway_control.parked_events w WHERE w.lane = l.lane LIMIT $4) w) \
              AS waiting, \
            EXISTS (SELECT FROM laneway_control.commands c WHERE c.bucket = l.bucket AND c.lane = l.lane \
-             AND c.delivery_id = e.delivery_id AND c.applied_at IS NULL) AS decided \
+             AND c.delivery_id = e.delivery_id AND c.applied_at IS NULL) AS decided, \
+           k.asked, k.answer, k.detail, k.ask_at \
          FROM (SELECT * FROM laneway_control.parked_lanes \
                WHERE unknown AND ($1::uuid IS NULL OR tenant_id = $1) AND ($2::uuid IS NULL OR endpoint_id = $2) \
                ORDER BY unknown_since, lane LIMIT $3) l \
          LEFT JOIN laneway_control.endpoint_health h USING (endpoint_id) \
          LEFT JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
            ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e ON true \
+         LEFT JOIN laneway_control.lookups k ON k.delivery_id = e.delivery_id AND k.attempts = e.attempts \
          ORDER BY l.unknown_since, l.lane",
     )
     .bind(filter.tenant.map(|id| id.as_uuid()))
@@ -211,8 +219,19 @@ pub async fn unknowns_list(pool: &Pool, filter: Filter) -> Result<Vec<Unknown>, 
     .map_err(Error::doing(DOING))?;
     rows.iter()
         .map(|row| {
-            let decided = row.try_get("decided").map_err(Error::doing(DOING))?;
-            Ok(Unknown { lane: read_lane(row, DOING)?, decided })
+            let lane = read_lane(row, DOING)?;
+            let read = || -> Result<Unknown, sqlx::Error> {
+                let answer: Option<String> = row.try_get("answer")?;
+                let detail: Option<String> = row.try_get("detail")?;
+                Ok(Unknown {
+                    lane,
+                    decided: row.try_get("decided")?,
+                    asked: row.try_get::<Option<i32>, _>("asked")?.map(uncount),
+                    answer: answer.map(|answer| (answer, detail.unwrap_or_default())),
+                    ask_at: row.try_get::<Option<DateTime<Utc>>, _>("ask_at")?.map(loaded),
+                })
+            };
+            read().map_err(Error::doing(DOING))
         })
         .collect()
 }
@@ -251,6 +270,26 @@ pub async fn unknown_resolve(
     if let Some(waiting) = waiting {
         return Ok(Resolve::Waiting(waiting));
     }
+    let place = (lane.as_slice(), bucket);
+    let tenant = TenantId::from_uuid(tenant);
+    let command =
+        command_insert(&mut transaction, tenant, delivery, place, verdict, reason, actor).await?;
+    transaction.commit().await.map_err(Error::doing(DOING))?;
+    Ok(Resolve::Written(command))
+}
+
+/// Writes a command on a delivery of the lane and bucket `place`, and its audit entry.
+pub(crate) async fn command_insert(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    delivery: DeliveryId,
+    place: (&[u8], i16),
+    verdict: Verdict,
+    reason: &str,
+    actor: &str,
+) -> Result<i64, Error> {
+    const DOING: &str = "writing a command";
+    let (tenant, (lane, bucket)) = (tenant.as_uuid(), place);
     let word = match verdict {
         Verdict::Delivered => "delivered",
         Verdict::NotApplied => "not_applied",
@@ -261,12 +300,12 @@ pub async fn unknown_resolve(
     )
     .bind(tenant)
     .bind(delivery.as_uuid())
-    .bind(&lane)
+    .bind(lane)
     .bind(bucket)
     .bind(word)
     .bind(reason)
     .bind(actor)
-    .fetch_one(&mut *transaction)
+    .fetch_one(&mut *connection)
     .await
     .map_err(Error::doing(DOING))?;
     sqlx::query(
@@ -278,11 +317,10 @@ pub async fn unknown_resolve(
     .bind(delivery.to_string())
     .bind(word)
     .bind(reason)
-    .execute(&mut *transaction)
+    .execute(connection)
     .await
     .map_err(Error::doing(DOING))?;
-    transaction.commit().await.map_err(Error::doing(DOING))?;
-    Ok(Resolve::Written(command))
+    Ok(command)
 }
 
 /// What became of a command: `None` while it waits, else `applied` or the code of a refusal.

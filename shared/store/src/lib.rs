@@ -4,6 +4,8 @@
 //! put into every source database, `laneway_control` (everything else) exists once. Functions are called noun_verb,
 //! take a [`Pool`], and give back their own types: no caller sees a row or a driver's type.
 
+pub mod audit;
+pub mod authorities;
 pub mod dead_letters;
 pub mod deliveries;
 pub mod delivery;
@@ -14,10 +16,12 @@ pub mod events;
 pub mod idempotency;
 pub mod inspect;
 pub mod keys;
+pub mod lookups;
 pub mod migrate;
 mod pool;
 pub mod projects;
 pub mod relay;
+pub mod retention;
 pub mod rewinds;
 pub mod routing;
 pub mod secrets;

@@ -3,6 +3,7 @@
 //! Nothing here does IO, reads a clock or draws randomness; what is fixed for ever (lane id, bucket, delivery id,
 //! record version 1) has golden vectors in its tests.
 
+pub mod authority;
 mod base62;
 pub mod fingerprint;
 pub mod headers;

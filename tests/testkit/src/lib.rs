@@ -3,6 +3,7 @@
 //! - [`Stack`] gives the servers: the ones of `make test`, or some of its own for tests that break them.
 //! - [`Child`] is a process of the product that a test kills, stops and continues.
 //! - [`Receiver`] is the destination: scripted behaviour, and a [`Journal`] of what it read and answered.
+//! - [`Provider`] is a system with effects that can be asked about them: a destination and its authority.
 //! - [`wait_for`] waits for a condition with a limit; nothing here sleeps for a fixed time.
 //!
 //! Failures panic or return `anyhow::Error`: only tests, the demo and the bench use this crate.
@@ -14,12 +15,14 @@
 
 mod child;
 mod postgres;
+mod provider;
 mod receiver;
 mod stack;
 mod wait;
 
 pub use child::Child;
 pub use postgres::sql;
+pub use provider::{Account, First, Provider, Says};
 pub use receiver::{
     Behaviour, Door, Entry, Journal, Kind, Receiver, ReceiverConfig, Request, Rule, run_receiver,
 };

@@ -1,5 +1,6 @@
 //! The routes: each file one family, handlers thin, SQL in `laneway-store`.
 
+pub(crate) mod authority;
 pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 pub(crate) mod endpoints;

@@ -56,6 +56,24 @@ fn table(theirs: &Theirs) -> Vec<(&'static str, &'static str, Vec<(String, Strin
             "deliveries/{id}/attempts",
             vec![(format!("deliveries/{delivery}/attempts"), String::new())],
         ),
+        (
+            "get",
+            "endpoints/{id}/authority",
+            vec![(format!("endpoints/{endpoint}/authority"), String::new())],
+        ),
+        (
+            "put",
+            "endpoints/{id}/authority",
+            vec![(
+                format!("endpoints/{endpoint}/authority"),
+                r#"{"url":"https://evil.example/{idempotencyKey}"}"#.to_owned(),
+            )],
+        ),
+        (
+            "delete",
+            "endpoints/{id}/authority",
+            vec![(format!("endpoints/{endpoint}/authority"), String::new())],
+        ),
         ("get", "dead-letters", vec![]),
         ("get", "dead-letters/{id}", vec![(format!("dead-letters/{delivery}"), String::new())]),
         ("post", "rewinds", vec![]),
@@ -88,6 +106,9 @@ async fn theirs(api: &Api, tenant: &Tenant) -> Theirs {
     )
     .await
     .unwrap();
+    let authority = r#"{"url":"https://shop.example/asked/{idempotencyKey}"}"#;
+    let path = format!("endpoints/{endpoint}/authority");
+    assert_eq!(api.call("put", tenant, &path, authority).await.status, 200);
     dead_letter(api, tenant, endpoint_id, id, 0).await;
     let body = br#"{"action":"rewind","reason":"fixed"}"#;
     let rewind = api.post(tenant, "rewinds", Some("r"), body).await.json();
@@ -115,17 +136,14 @@ async fn every_route_hides_what_belongs_to_another_tenant() {
         // The other's project with my key, objects and all.
         let path = reaches.first().map_or((*route).to_owned(), |(path, _)| path.clone());
         let body = reaches.first().map_or(String::new(), |(_, body)| body.clone());
-        let answer = if *method == "get" {
-            api.get(&as_other, &path).await
-        } else {
-            let bodies = [
-                body,
-                r#"{"url":"https://shop.example/"}"#.to_owned(),
-                r#"{"type":"a","payload":1}"#.to_owned(),
-            ];
-            let body = bodies.iter().find(|body| !body.is_empty()).unwrap();
-            api.post(&as_other, &path, Some("x"), body.as_bytes()).await
-        };
+        let bodies = [
+            body,
+            r#"{"url":"https://shop.example/"}"#.to_owned(),
+            r#"{"type":"a","payload":1}"#.to_owned(),
+        ];
+        let body = bodies.iter().find(|body| !body.is_empty()).unwrap();
+        let body = if ["get", "delete"].contains(method) { "" } else { body };
+        let answer = api.call(method, &as_other, &path, body).await;
         assert_eq!(
             (answer.status, answer.problem().as_str()),
             (404, "not_found"),
@@ -133,11 +151,7 @@ async fn every_route_hides_what_belongs_to_another_tenant() {
         );
         // The other's objects in my project.
         for (path, body) in reaches {
-            let answer = if *method == "get" {
-                api.get(&mine, path).await
-            } else {
-                api.post(&mine, path, Some("y"), body.as_bytes()).await
-            };
+            let answer = api.call(method, &mine, path, body).await;
             assert_eq!(
                 (answer.status, answer.problem().as_str()),
                 (404, "not_found"),

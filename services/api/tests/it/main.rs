@@ -6,6 +6,7 @@
     reason = "tests use tasks and the environment freely, and fail by panicking"
 )]
 
+mod authority;
 mod bad_input;
 mod enabling;
 mod events;

@@ -136,6 +136,23 @@ impl Api {
         self.request("POST", &path, &headers, body).await
     }
 
+    /// Any method; a body only where there is one.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        tenant: &Tenant,
+        path: &str,
+        body: &str,
+    ) -> Answer {
+        let path = format!("/api/v1/projects/{}/{path}", tenant.id);
+        let headers = [
+            ("x-api-key", tenant.key.as_str()),
+            ("content-type", "application/json"),
+            ("idempotency-key", "x"),
+        ];
+        self.request(&method.to_uppercase(), &path, &headers, body.as_bytes()).await
+    }
+
     /// Makes an endpoint and gives its id.
     pub(crate) async fn endpoint(&self, tenant: &Tenant) -> String {
         let answer =

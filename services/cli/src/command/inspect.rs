@@ -212,6 +212,10 @@ pub(super) async fn unknowns(command: Unknowns, origins: &Origins, output: Outpu
                         json!(unknown.lane.head.map(|head| head.attempts)),
                         counted(unknown.lane.waiting.saturating_sub(1)),
                         json!(unknown.decided),
+                        json!(unknown.asked),
+                        json!(unknown.answer.as_ref().map(|(answer, _)| answer)),
+                        json!(unknown.answer.as_ref().map(|(_, detail)| detail)),
+                        maybe_time(unknown.ask_at),
                     ]
                 })
                 .collect();
@@ -223,6 +227,10 @@ pub(super) async fn unknowns(command: Unknowns, origins: &Origins, output: Outpu
                 "attempts",
                 "waitingBehind",
                 "decided",
+                "asked",
+                "answer",
+                "detail",
+                "askAt",
             ];
             output.list(&columns, rows)
         }

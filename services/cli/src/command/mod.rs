@@ -1,5 +1,6 @@
 //! What each command does, one file for a family.
 
+mod audit;
 mod config;
 mod dead;
 mod endpoints;
@@ -13,6 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use laneway_platform::ExitCode;
 use laneway_platform::config::{self as configuration, Origins, Problems, SecretString, Validate};
+use laneway_store::audit::Scope;
 use laneway_store::{Options, Pool};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +44,9 @@ pub(crate) async fn run(cli: Cli) -> Result {
         Command::Unknowns(command) => inspect::unknowns(command, &origins, output).await,
         Command::DeadLetters(command) => dead::dead_letters(command, &origins, output).await,
         Command::Rewind(command) => dead::rewind(command, &origins, output).await,
+        Command::Audit { window, settled, database } => {
+            audit::run(Scope { window, settled }, &database, &origins, output).await
+        }
         Command::Config(command) => config::run(command, &origins, output),
     }
 }

@@ -2,5 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
+mod audit;
+mod lookups;
+mod retention;
 mod rewinds;
 mod world;

@@ -2,8 +2,12 @@
 
 use laneway_platform::service::Context;
 use laneway_reconciler::Settings;
+use laneway_store::authorities::authority_set;
+use laneway_store::idempotency::{Answer, Work};
+use laneway_store::secrets::SecretsKey;
 use laneway_store::{Options, Pool, migrate};
 use laneway_testkit::{Stack, sql};
+use laneway_wire::authority::{Authority, Method};
 use laneway_wire::record::Head;
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, Record, TenantId, Timestamp};
 use std::time::Duration;
@@ -11,6 +15,8 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+/// 32 zero bytes in base64.
+const SECRETS_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 /// Long enough for a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
@@ -67,8 +73,63 @@ impl World {
         }
         let mut settings = Settings::default();
         settings.database.url = url.as_str().into();
+        settings.secrets.key = SECRETS_KEY.into();
+        settings.courier.address.allow_http = true;
+        settings.courier.address.allowed = vec!["127.0.0.0/8".parse().unwrap()];
         settings.reconciler.poll = Duration::from_millis(20);
         Self { url, pool, tenant, endpoint, settings }
+    }
+
+    /// Makes the endpoint ask at this URL, with this credential.
+    pub(crate) async fn authority(&self, url: &str, credential: Option<&str>) {
+        let secrets = SecretsKey::new("k1", [0; 32]);
+        let authority =
+            Authority { url: url.to_owned(), method: Method::Get, body: None, rules: vec![] };
+        let mut work = Work::begin(&self.pool, self.tenant).await.unwrap();
+        let header = credential.map(|value| ("authorization", value));
+        let set = authority_set(&mut work, &secrets, self.endpoint, &authority, header, "ann");
+        assert!(set.await.unwrap());
+        work.commit(&Answer { status: 200, body: vec![] }, None).await.unwrap();
+        sql(&self.url, "UPDATE laneway_control.endpoints SET on_unknown = 'lookup'").await.unwrap();
+    }
+
+    /// Parks the lane of each record with it as its head: an unknown after one attempt that ended long ago.
+    pub(crate) async fn unknowns(&self, records: &[Record]) {
+        for record in records {
+            self.insert_unknown(record, 1, "now() - interval '1 hour'").await;
+        }
+    }
+
+    /// The same with so many attempts, the last of which may travel until `ends` from now.
+    pub(crate) async fn unknown(&self, record: &Record, attempts: u32, ends: Duration) {
+        let end = format!("now() + {} * interval '1 ms'", ends.as_millis());
+        self.insert_unknown(record, attempts, &end).await;
+    }
+
+    async fn insert_unknown(&self, record: &Record, attempts: u32, end: &str) {
+        let head = &record.head;
+        let lane = head.lane();
+        let bytes: String = record.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        sql(
+            &self.url,
+            &format!(
+                "INSERT INTO laneway_control.parked_lanes (lane, bucket, partition, tenant_id, endpoint_id, mode, \
+                   user_key, reason, due, head_held, unknown, unknown_since) \
+                 VALUES ('\\x{lane}', {bucket}, 0, '{t}', '{e}', 1, 'k', 'unknown', {end}, now(), true, now()); \
+                 INSERT INTO laneway_control.parked_events (bucket, delivery_id, lane, generation, moves, log_offset, \
+                   tenant_id, endpoint_id, event_id, first_held, attempts, record) \
+                 VALUES ({bucket}, '{d}', '\\x{lane}', 1, 0, 5, '{t}', '{e}', '{v}', now(), {attempts}, '\\x{bytes}'); \
+                 INSERT INTO laneway_control.attempts (delivery_id, tenant_id, endpoint_id, number, kind, class, \
+                   took_ms, ended_at) VALUES ('{d}', '{t}', '{e}', {attempts}, 3, 'reset', 5, {end})",
+                bucket = lane.bucket().number(),
+                t = head.tenant,
+                e = head.endpoint,
+                d = head.delivery,
+                v = head.event,
+            ),
+        )
+        .await
+        .unwrap();
     }
 
     pub(crate) fn start(&self) -> Instance {

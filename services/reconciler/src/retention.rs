@@ -1,0 +1,61 @@
+//! Removes what is over (C17), in small transactions: old rows, and days of the inbox whole.
+
+use crate::config::Windows;
+use crate::error::Error;
+use crate::metrics::Metrics;
+use laneway_platform::service::Chain;
+use laneway_store::Pool;
+use laneway_store::retention::{Kind, inbox_day_remove, inbox_days_expired, retention_step};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Between two rounds.
+const EVERY: Duration = Duration::from_secs(60);
+/// Between two statements of a round, so that a backlog of old rows is no storm of writes.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Works until `shutdown`.
+pub(crate) async fn work(
+    pool: Pool,
+    metrics: Metrics,
+    windows: Windows,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    loop {
+        if let Err(error) = round(&pool, &metrics, &windows, &shutdown).await {
+            metrics.error("retention");
+            tracing::warn!(error = %Chain(&error), "old rows could not be removed");
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}
+
+async fn round(
+    pool: &Pool,
+    metrics: &Metrics,
+    windows: &Windows,
+    shutdown: &CancellationToken,
+) -> Result<(), laneway_store::Error> {
+    for kind in Kind::ALL {
+        loop {
+            let gone = retention_step(pool, kind, windows.of(kind)).await?;
+            metrics.removed(kind.as_str(), gone);
+            if gone == 0 || shutdown.is_cancelled() {
+                break;
+            }
+            tokio::time::sleep(BREATH).await;
+        }
+    }
+    for day in inbox_days_expired(pool, windows.inbox).await? {
+        if !inbox_day_remove(pool, day).await? {
+            // Days after it are younger: what keeps this one may keep them.
+            break;
+        }
+        metrics.removed("inbox_days", 1);
+        tracing::info!(%day, "a day of the inbox was removed");
+    }
+    Ok(())
+}

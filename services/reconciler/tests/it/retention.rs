@@ -1,0 +1,113 @@
+//! What is over goes, what is not final stays, whatever its age (C17).
+
+use crate::world::World;
+use laneway_store::retention::{Kind, inbox_day_remove, inbox_days_expired, retention_step};
+use laneway_testkit::sql;
+use std::time::Duration;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+async fn run(world: &World, statement: &str) {
+    sql(&world.url, statement).await.unwrap();
+}
+
+/// Removes what is older than ten days, of every kind.
+async fn remove(world: &World) {
+    for kind in Kind::ALL {
+        while retention_step(&world.pool, kind, 10 * DAY).await.unwrap() > 0 {}
+    }
+}
+
+async fn count(world: &World, table: &str) -> String {
+    world.value(&format!("SELECT count(*)::text FROM laneway_control.{table}")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_final_and_old_is_removed() {
+    let world = World::new().await;
+    world.dead_letters(4, 2).await;
+    // One is closed long ago, one lately; two are open, and all are old.
+    run(
+        &world,
+        "UPDATE laneway_control.dead_letters SET dead_at = now() - interval '90 days'; \
+         UPDATE laneway_control.dead_letters SET state = 'rewound', closed_at = now() - interval '11 days' \
+           WHERE place = (SELECT min(place) FROM laneway_control.dead_letters); \
+         UPDATE laneway_control.dead_letters SET state = 'discarded', closed_at = now() - interval '1 day' \
+           WHERE place = (SELECT max(place) FROM laneway_control.dead_letters)",
+    )
+    .await;
+    // Attempts of 5,000 settled deliveries, of a waiting one, and of an open dead letter, all old.
+    run(
+        &world,
+        "INSERT INTO laneway_control.attempts (delivery_id, tenant_id, endpoint_id, number, kind, class, took_ms, ended_at) \
+           SELECT gen_random_uuid(), tenant_id, endpoint_id, 1, 2, 'http_5xx', 1, now() - interval '20 days' \
+           FROM laneway_control.endpoints, generate_series(1, 5000); \
+         INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms) \
+           SELECT delivery_id, tenant_id, endpoint_id, gen_random_uuid(), 1, 2, 1 FROM laneway_control.attempts",
+    )
+    .await;
+    world.unknown(&world.record(9, "waits"), 1, Duration::ZERO).await;
+    run(
+        &world,
+        "UPDATE laneway_control.attempts SET ended_at = now() - interval '20 days'; \
+         INSERT INTO laneway_control.attempts (delivery_id, tenant_id, endpoint_id, number, kind, class, took_ms, ended_at) \
+           SELECT delivery_id, tenant_id, endpoint_id, 1, 2, 'rejected', 1, now() - interval '20 days' \
+           FROM laneway_control.dead_letters WHERE state = 'open'; \
+         INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms) \
+           SELECT delivery_id, tenant_id, endpoint_id, event_id, 2, 1, 1 FROM laneway_control.dead_letters",
+    )
+    .await;
+    // A command that waits, and one that was applied; answers old and young; entries of the audit log.
+    run(
+        &world,
+        "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, reason, actor, created_at, \
+           applied_at) SELECT tenant_id, gen_random_uuid(), '', 0, 'delivered', 'r', 'a', now() - interval '30 days', \
+           CASE n WHEN 1 THEN now() - interval '29 days' END FROM laneway_control.projects, generate_series(1, 2) n; \
+         INSERT INTO laneway_control.idempotency_keys (tenant_id, operation, key, fingerprint, status, body, created_at) \
+           SELECT tenant_id, 'o', n::text, decode(repeat('00', 32), 'hex'), 200, '', now() - n * interval '6 days' \
+           FROM laneway_control.projects, generate_series(1, 2) n; \
+         INSERT INTO laneway_control.audit_log (tenant_id, actor, action, object, at) \
+           SELECT tenant_id, 'a', 'x', 'o', now() - n * interval '6 days' \
+           FROM laneway_control.projects, generate_series(1, 2) n",
+    )
+    .await;
+    remove(&world).await;
+    assert_eq!(count(&world, "dead_letters").await, "3");
+    assert_eq!(count(&world, "dead_letters WHERE state = 'open'").await, "2");
+    assert_eq!(count(&world, "attempts").await, "3", "of what waits, and of open dead letters");
+    assert_eq!(count(&world, "commands").await, "1");
+    assert_eq!(count(&world, "idempotency_keys").await, "1");
+    assert_eq!(count(&world, "audit_log").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_of_the_inbox_goes_only_when_nothing_can_come_again_from_it() {
+    let world = World::new().await;
+    run(&world, "SELECT laneway_control.inbox_make_partitions(20, 1)").await;
+    let expired = inbox_days_expired(&world.pool, 10 * DAY).await.unwrap();
+    assert_eq!(expired.len(), 10, "{expired:?}");
+    let day = expired[0];
+    // A row of the log that is as old.
+    run(
+        &world,
+        &format!(
+            "INSERT INTO laneway.outbox (tenant, type, payload, created_at) VALUES ('{}', 'a', '', '{day} 12:00:00+00')",
+            world.tenant.as_uuid()
+        ),
+    )
+    .await;
+    assert!(!inbox_day_remove(&world.pool, day).await.unwrap());
+    run(&world, "DELETE FROM laneway.outbox").await;
+    // An event that waits with an id of that day.
+    world.unknown(&world.record(1, "k"), 1, Duration::ZERO).await;
+    run(
+        &world,
+        &format!("UPDATE laneway_control.parked_events SET delivery_id = laneway_control.inbox_bound('{day}')"),
+    )
+    .await;
+    assert!(!inbox_day_remove(&world.pool, day).await.unwrap());
+    assert!(inbox_day_remove(&world.pool, expired[1]).await.unwrap(), "another day can go");
+    run(&world, "DELETE FROM laneway_control.parked_events").await;
+    assert!(inbox_day_remove(&world.pool, day).await.unwrap());
+    assert_eq!(inbox_days_expired(&world.pool, 10 * DAY).await.unwrap().len(), 8);
+}

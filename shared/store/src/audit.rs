@@ -1,0 +1,169 @@
+//! The audit: what is promised about rows, looked up in the rows (P4, I2, I16, I47). It only reads, and sees one
+//! snapshot; what moves meanwhile is not older than [`Scope::settled`] and not looked at.
+
+use crate::{Error, Pool};
+use std::time::Duration;
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope {
+    /// Outbox rows and outcomes that are at most so old.
+    pub window: Duration,
+    /// And at least so old: what is younger may be on its way.
+    pub settled: Duration,
+}
+
+/// One check and what it found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Its name: stable, a label.
+    pub check: &'static str,
+    /// What it means, for people.
+    pub meaning: &'static str,
+    /// How many rows break it.
+    pub count: u64,
+    /// The first of them.
+    pub examples: Vec<String>,
+}
+
+/// Name, meaning, and the rows that break it, each as one text `example`. `$1` is the window, `$2` what is settled, both
+/// as intervals' milliseconds.
+const CHECKS: &[(&str, &str, &str)] = &[
+    (
+        "outcome_missing",
+        "a committed event has neither an outcome nor a place where it waits, at an endpoint that was subscribed",
+        "SELECT format('event %s at endpoint %s, row %s', o.event_id, e.endpoint_id, o.id) AS example \
+         FROM laneway.outbox o \
+         JOIN laneway_control.endpoints e ON e.tenant_id = o.tenant AND e.state <> 'deleted' \
+         WHERE o.rewind IS NULL \
+           AND o.created_at >= now() - $1 * interval '1 ms' AND o.created_at < now() - $2 * interval '1 ms' \
+           AND EXISTS (SELECT FROM laneway_control.subscriptions s WHERE s.tenant_id = o.tenant \
+             AND s.endpoint_id = e.endpoint_id AND s.until_version IS NULL \
+             AND s.created_at < o.created_at - interval '1 minute' \
+             AND (s.event_type IN ('*', o.type) OR (right(s.event_type, 2) = '.*' \
+               AND starts_with(o.type, left(s.event_type, -1))))) \
+           AND NOT EXISTS (SELECT FROM laneway_control.inbox i \
+             WHERE i.delivery_id = laneway_control.first_delivery_id(o.event_id, e.endpoint_id)) \
+           AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = o.tenant \
+             AND p.event_id = o.event_id AND p.endpoint_id = e.endpoint_id) \
+           AND NOT EXISTS (SELECT FROM laneway.relay_held h WHERE h.shard = o.shard AND h.row_id = o.id \
+             AND h.endpoint = e.endpoint_id AND h.left_entry IS NULL) \
+           AND NOT EXISTS (SELECT FROM laneway_control.partition_owners w JOIN laneway_control.topic_marks m \
+             ON m.generation = w.generation AND m.partition = w.partition \
+             WHERE NOT m.closed AND w.state <> 'closed' AND m.acked >= w.next_offset)",
+    ),
+    (
+        "rewind_missing",
+        "a rewind was committed and has neither an outcome nor a place where it waits",
+        "SELECT format('delivery %s of event %s', r.delivery_id, r.event_id) AS example \
+         FROM laneway_control.rewound r \
+         JOIN laneway_control.endpoints e ON e.endpoint_id = r.endpoint_id AND e.state <> 'deleted' \
+         WHERE r.created_at >= now() - $1 * interval '1 ms' AND r.created_at < now() - $2 * interval '1 ms' \
+           AND NOT EXISTS (SELECT FROM laneway_control.inbox i WHERE i.delivery_id = r.delivery_id) \
+           AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = r.tenant_id \
+             AND p.event_id = r.event_id AND p.delivery_id = r.delivery_id) \
+           AND NOT EXISTS (SELECT FROM laneway.relay_held h WHERE h.endpoint = r.endpoint_id AND h.left_entry IS NULL) \
+           AND NOT EXISTS (SELECT FROM laneway_control.partition_owners w JOIN laneway_control.topic_marks m \
+             ON m.generation = w.generation AND m.partition = w.partition \
+             WHERE NOT m.closed AND w.state <> 'closed' AND m.acked >= w.next_offset)",
+    ),
+    (
+        "lane_without_events",
+        "a lane is parked and has nothing parked",
+        "SELECT format('lane %s of endpoint %s', encode(l.lane, 'hex'), l.endpoint_id) AS example \
+         FROM laneway_control.parked_lanes l WHERE l.parked_at < now() - $2 * interval '1 ms' AND $1 > 0 \
+           AND NOT EXISTS (SELECT FROM laneway_control.parked_events e WHERE e.lane = l.lane)",
+    ),
+    (
+        "events_without_lane",
+        "events are parked in a lane that is not: nobody will look for them",
+        "SELECT format('lane %s of endpoint %s', encode(e.lane, 'hex'), min(e.endpoint_id::text)) AS example \
+         FROM laneway_control.parked_events e WHERE $1 > 0 AND $2 > 0 \
+           AND NOT EXISTS (SELECT FROM laneway_control.parked_lanes l WHERE l.lane = e.lane) GROUP BY e.lane",
+    ),
+    (
+        "two_heads",
+        "two events of a lane stand in the same place",
+        "SELECT format('lane %s at %s/%s/%s', encode(e.lane, 'hex'), e.generation, e.moves, e.log_offset) AS example \
+         FROM laneway_control.parked_events e WHERE $1 > 0 AND $2 > 0 \
+         GROUP BY e.lane, e.generation, e.moves, e.log_offset HAVING count(*) > 1",
+    ),
+    (
+        "lane_without_owner",
+        "lanes are parked in a partition that nobody owns",
+        "SELECT format('partition %s: %s lanes', l.partition, count(*)) AS example \
+         FROM laneway_control.parked_lanes l WHERE $1 > 0 AND NOT EXISTS ( \
+           SELECT FROM laneway_control.partition_owners o WHERE o.partition = l.partition AND o.state = 'owned' \
+             AND o.updated_at > now() - $2 * interval '1 ms') \
+         GROUP BY l.partition",
+    ),
+    (
+        "intent_orphaned",
+        "a request was to be made, its time is over, and nobody has recorded what became of it",
+        "SELECT format('delivery %s of endpoint %s', i.delivery_id, i.endpoint_id) AS example \
+         FROM laneway_control.intents i \
+         JOIN laneway_control.endpoints p ON p.endpoint_id = i.endpoint_id AND p.state = 'enabled' \
+         WHERE $1 > 0 AND NOT EXISTS (SELECT FROM laneway_control.endpoint_health h \
+             WHERE h.endpoint_id = i.endpoint_id) \
+           AND i.deadline < now() - $2 * interval '1 ms' \
+           AND NOT EXISTS (SELECT FROM laneway_control.partition_owners w JOIN laneway_control.topic_marks m \
+             ON m.generation = w.generation AND m.partition = w.partition \
+             WHERE NOT m.closed AND w.state <> 'closed' AND m.acked >= w.next_offset)",
+    ),
+    (
+        "dead_letter_missing",
+        "a delivery was given up and its dead letter is not there",
+        "SELECT format('delivery %s of event %s', i.delivery_id, i.event_id) AS example \
+         FROM laneway_control.inbox i WHERE i.outcome = 2 \
+           AND i.settled_at >= now() - $1 * interval '1 ms' AND i.settled_at < now() - $2 * interval '1 ms' \
+           AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
+             WHERE d.tenant_id = i.tenant_id AND d.delivery_id = i.delivery_id)",
+    ),
+    (
+        "dead_letter_without_outcome",
+        "a dead letter has no outcome: published again, it would be sent",
+        "SELECT format('delivery %s of event %s', d.delivery_id, d.event_id) AS example \
+         FROM laneway_control.dead_letters d \
+         WHERE d.dead_at >= now() - $1 * interval '1 ms' AND d.dead_at < now() - $2 * interval '1 ms' \
+           AND NOT EXISTS (SELECT FROM laneway_control.inbox i WHERE i.delivery_id = d.delivery_id)",
+    ),
+    (
+        "command_not_applied",
+        "what somebody said of an unknown was not applied",
+        "SELECT format('command %s on delivery %s', c.command_id, c.delivery_id) AS example \
+         FROM laneway_control.commands c WHERE $1 > 0 AND c.applied_at IS NULL \
+           AND c.created_at < now() - $2 * interval '1 ms'",
+    ),
+];
+
+/// Names of all checks.
+pub fn checks() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|(name, _, _)| *name)
+}
+
+/// Makes every check; those that found nothing are in the answer too.
+pub async fn audit(pool: &Pool, scope: Scope) -> Result<Vec<Finding>, Error> {
+    const DOING: &str = "auditing";
+    let mut transaction = pool.begin().await?;
+    sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .execute(&mut *transaction)
+        .await
+        .map_err(Error::doing(DOING))?;
+    let mut findings = Vec::with_capacity(CHECKS.len());
+    for &(check, meaning, rows) in CHECKS {
+        let text = format!(
+            "WITH bad AS MATERIALIZED ({rows}) \
+             SELECT count(*), coalesce((SELECT array_agg(example) FROM (SELECT example FROM bad LIMIT 5) f), '{{}}') FROM bad"
+        );
+        // Made of constants of this file alone.
+        let (count, examples): (i64, Vec<String>) = sqlx::query_as(sqlx::AssertSqlSafe(text))
+            .bind(crate::relay::millis(scope.window))
+            .bind(crate::relay::millis(scope.settled))
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(Error::doing(DOING))?;
+        let count = u64::try_from(count).unwrap_or(0);
+        findings.push(Finding { check, meaning, count, examples });
+    }
+    Ok(findings)
+}

@@ -1,0 +1,175 @@
+//! Removing what is over (C17): rows in small transactions, partitions of the inbox whole. Nothing that is not final goes:
+//! open dead letters, waiting commands, attempts of deliveries that wait. Windows are the caller's; what they have to
+//! stand in relation to is checked where they are configured.
+
+use crate::{Error, Pool};
+use sqlx::{AssertSqlSafe, PgConnection};
+use std::time::Duration;
+
+/// Rows removed in one statement.
+const ROWS: i64 = 2_000;
+/// Tries for the locks of one removal of a partition, and the pause between: they are never waited for.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// A kind of rows that grow old.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Answers kept for `Idempotency-Key`s.
+    IdempotencyKeys,
+    /// Failed attempts of deliveries that wait no more.
+    Attempts,
+    /// Dead letters that were rewound or discarded.
+    ClosedDeadLetters,
+    /// Commands that were applied or refused, and rewinds that have ended.
+    Commands,
+    /// Records that were no deliveries.
+    Quarantine,
+    /// What operators did.
+    AuditLog,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::IdempotencyKeys,
+        Self::Attempts,
+        Self::ClosedDeadLetters,
+        Self::Commands,
+        Self::Quarantine,
+        Self::AuditLog,
+    ];
+
+    /// As a label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::IdempotencyKeys => "idempotency_keys",
+            Self::Attempts => "attempts",
+            Self::ClosedDeadLetters => "dead_letters",
+            Self::Commands => "commands",
+            Self::Quarantine => "quarantine",
+            Self::AuditLog => "audit_log",
+        }
+    }
+
+    /// Statements that remove at most `$2` rows older than `$1` milliseconds, oldest first where that costs nothing.
+    const fn statements(self) -> &'static [&'static str] {
+        match self {
+            Self::IdempotencyKeys => {
+                &["DELETE FROM laneway_control.idempotency_keys WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.idempotency_keys \
+                   WHERE created_at < now() - $1 * interval '1 ms' ORDER BY created_at LIMIT $2))"]
+            }
+            Self::Attempts => &["DELETE FROM laneway_control.attempts WHERE ctid = ANY (ARRAY( \
+                   SELECT a.ctid FROM laneway_control.attempts a \
+                   WHERE a.ended_at < now() - $1 * interval '1 ms' AND EXISTS ( \
+                     SELECT FROM laneway_control.inbox i WHERE i.delivery_id = a.delivery_id) \
+                     AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
+                       WHERE d.tenant_id = a.tenant_id AND d.delivery_id = a.delivery_id) LIMIT $2))"],
+            Self::ClosedDeadLetters => {
+                &["DELETE FROM laneway_control.dead_letters WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.dead_letters \
+                   WHERE state <> 'open' AND closed_at < now() - $1 * interval '1 ms' LIMIT $2))"]
+            }
+            Self::Commands => &[
+                "DELETE FROM laneway_control.commands WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.commands \
+                   WHERE applied_at < now() - $1 * interval '1 ms' LIMIT $2))",
+                "DELETE FROM laneway_control.rewinds WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.rewinds \
+                   WHERE finished_at < now() - $1 * interval '1 ms' LIMIT $2))",
+            ],
+            Self::Quarantine => {
+                &["DELETE FROM laneway_control.quarantine WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.quarantine \
+                   WHERE created_at < now() - $1 * interval '1 ms' LIMIT $2))"]
+            }
+            Self::AuditLog => &["DELETE FROM laneway_control.audit_log WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.audit_log \
+                   WHERE at < now() - $1 * interval '1 ms' ORDER BY id LIMIT $2))"],
+        }
+    }
+}
+
+/// Removes rows of `kind` that are older than `window`, a few thousand; gives how many. 0: none is left.
+pub async fn retention_step(pool: &Pool, kind: Kind, window: Duration) -> Result<u64, Error> {
+    let mut gone = 0;
+    for statement in kind.statements() {
+        gone += sqlx::query(*statement)
+            .bind(crate::relay::millis(window))
+            .bind(ROWS)
+            .execute(pool.inner())
+            .await
+            .map_err(Error::doing("removing old rows"))?
+            .rows_affected();
+    }
+    Ok(gone)
+}
+
+/// Days of the inbox whose partition ended more than `window` ago, oldest first.
+pub async fn inbox_days_expired(
+    pool: &Pool,
+    window: Duration,
+) -> Result<Vec<crate::source::Day>, Error> {
+    sqlx::query_scalar(
+        "SELECT day FROM (SELECT to_date(substr(c.relname, 7), 'YYYYMMDD') AS day \
+           FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
+           WHERE i.inhparent = 'laneway_control.inbox'::regclass AND c.relname ~ '^inbox_[0-9]{8}$') d \
+         WHERE (day + 1)::timestamp AT TIME ZONE 'UTC' + $1 * interval '1 ms' <= now() ORDER BY day",
+    )
+    .bind(crate::relay::millis(window))
+    .fetch_all(pool.inner())
+    .await
+    .map_err(Error::doing("looking for old partitions of the inbox"))
+}
+
+/// Removes a day of the inbox: the range of ids that were made on it. `false`: something can still need it, a row of
+/// this database's outbox of that day or before, or a parked event with such an id; or its locks were not to be had now.
+/// The window, which is longer than any other source's and than the topic's own, speaks for those.
+pub async fn inbox_day_remove(pool: &Pool, day: crate::source::Day) -> Result<bool, Error> {
+    for _ in 0..LOCK_TRIES {
+        match remove(pool, day).await {
+            Err(error) if error.is_lock_not_available() => tokio::time::sleep(LOCK_PAUSE).await,
+            ended => return ended,
+        }
+    }
+    Ok(false)
+}
+
+async fn remove(pool: &Pool, day: crate::source::Day) -> Result<bool, Error> {
+    const DOING: &str = "removing an old partition of the inbox";
+    let table = format!("inbox_{}", day.format("%Y%m%d"));
+    let mut transaction = pool.begin().await?;
+    if needed(&mut transaction, day).await? {
+        return Ok(false);
+    }
+    for statement in [
+        "SET LOCAL lock_timeout = '100ms'".to_owned(),
+        // NOWAIT: a waiting lock on the parent would stop every settle transaction.
+        "LOCK TABLE ONLY laneway_control.inbox IN ACCESS EXCLUSIVE MODE NOWAIT".to_owned(),
+        format!("LOCK TABLE ONLY laneway_control.{table} IN ACCESS EXCLUSIVE MODE NOWAIT"),
+        "LOCK TABLE ONLY laneway_control.inbox_default IN ACCESS EXCLUSIVE MODE NOWAIT".to_owned(),
+        format!("ALTER TABLE laneway_control.inbox DETACH PARTITION laneway_control.{table}"),
+        format!("DROP TABLE laneway_control.{table}"),
+    ] {
+        // Digits only: a day's name can stand in a statement.
+        sqlx::query(AssertSqlSafe(statement))
+            .execute(&mut *transaction)
+            .await
+            .map_err(Error::doing(DOING))?;
+    }
+    transaction.commit().await.map_err(Error::doing(DOING))?;
+    Ok(true)
+}
+
+async fn needed(connection: &mut PgConnection, day: crate::source::Day) -> Result<bool, Error> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM laneway.outbox WHERE created_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC') \
+           OR EXISTS (SELECT FROM laneway_control.parked_events \
+             WHERE delivery_id >= laneway_control.inbox_bound($1) AND delivery_id < laneway_control.inbox_bound($1 + 1))",
+    )
+    .bind(day)
+    .fetch_one(connection)
+    .await
+    .map_err(Error::doing("looking whether a day of the inbox is needed"))
+}
