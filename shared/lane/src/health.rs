@@ -6,17 +6,16 @@ use crate::effect::Effect;
 use crate::endpoint::{Claim, Ep};
 use crate::hash;
 use crate::input::{EndpointState, Epoch, OnUnknown, ParkedEvent, Partition};
-use crate::judge::CLAIM_GRACE;
+use crate::judge::{CLAIM_GRACE, is_clear};
 use crate::lanes::Phase;
 use crate::partition::Part;
-use crate::schedule;
 use crate::shared::{Effects, Shared};
 use laneway_wire::{EndpointId, Timestamp};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Instances ask for the next probe within so many ms of each other.
-const PROBE_SPREAD_MS: u64 = 400;
+pub(crate) const PROBE_SPREAD_MS: u64 = 200;
 /// A probe that found no free slot is tried again after this.
 const PROBE_WAIT: Duration = Duration::from_millis(100);
 
@@ -123,7 +122,9 @@ impl Core {
         sh.claims -= 1;
         entry.probe_until = probe_until;
         let Some((partition, epoch, head)) = head else {
-            entry.probe_rests = next;
+            // Asked a little too early, it does not lose its turn.
+            entry.probe_rests = now + PROBE_WAIT;
+            let next = entry.next_probe();
             sh.set_probe_timer(ep, next);
             return true;
         };
@@ -159,14 +160,9 @@ impl Part {
         let lane = self.lanes.at(index);
         let ep = lane.ep;
         let hold = sh.endpoints.get(ep).on_unknown != OnUnknown::Resend;
-        // A probe is exempt from the backoff, not from the time in which the last request may still travel (P1): a
-        // failed head is due one step after that.
+        // A probe is exempt from the backoff, not from the time in which the last request may still travel (P1).
         let unsendable = lane.head.as_ref().is_none_or(|head| {
-            let clear = match head.attempts {
-                0 => head.due.min(sh.now),
-                n => head.due - schedule::step(&sh.limits, head.delivery, n),
-            };
-            head.settled || head.unknown || (head.open_intent && hold) || clear > sh.now
+            head.settled || head.unknown || (head.open_intent && hold) || !is_clear(sh, head)
         });
         if unsendable {
             self.rouse(sh, index, fx);

@@ -8,6 +8,7 @@ use crate::input::{EndpointState, OnUnknown, Ticket};
 use crate::lanes::{Event, Phase};
 use crate::mutant::Mutant;
 use crate::partition::{Part, Stage, What};
+use crate::schedule;
 use crate::shared::{Effects, Shared, Timer};
 use bytes::Bytes;
 use laneway_wire::Timestamp;
@@ -49,8 +50,9 @@ impl Part {
         if head.open_intent && entry.on_unknown != OnUnknown::Resend {
             return self.hold_intent(sh, index, fx);
         }
-        // The time of a disabled endpoint does not count (I22).
-        if entry.state != EndpointState::Disabled && is_expired(sh, head) {
+        // The time of a disabled endpoint does not count (I22). What follows goes out when this has ended: not while the
+        // last request of this may still travel (P1).
+        if entry.state != EndpointState::Disabled && is_expired(sh, head) && is_clear(sh, head) {
             return self.expire(sh, index, fx);
         }
         let due = head.due;
@@ -380,6 +382,14 @@ impl Part {
 /// A probe goes out within this after its claim was asked for, or not at all: the claim holds for the request's hard
 /// timeout and a second.
 pub(crate) const CLAIM_GRACE: Duration = Duration::from_secs(1);
+
+/// Whether its last request can travel no more (P1): a failed head is due one step after that.
+pub(crate) fn is_clear(sh: &Shared, event: &Event) -> bool {
+    match event.attempts {
+        0 => true,
+        n => event.due - schedule::step(&sh.limits, event.delivery, n) <= sh.now,
+    }
+}
 
 /// Whether its horizon has passed (P8, I22). A held unknown does not expire; callers ask before this.
 pub(crate) fn is_expired(sh: &Shared, event: &Event) -> bool {

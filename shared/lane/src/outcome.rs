@@ -5,6 +5,7 @@ use crate::core::Outcome;
 use crate::effect::{AttemptRow, Effect, FinalOutcome, SettleItem};
 use crate::endpoint::Ep;
 use crate::hash;
+use crate::health::PROBE_SPREAD_MS;
 use crate::input::{AttemptResult, EndpointState, OnUnknown, SettleSeq, Ticket};
 use crate::lanes::Phase;
 use crate::mutant::Mutant;
@@ -17,8 +18,8 @@ use std::time::Duration;
 /// A request that the shell did not start is not asked for again before this.
 const NOT_STARTED_PAUSE: Duration = Duration::from_millis(200);
 
-/// After so many of its probes an instance lets the next turn pass to another, on average. By a hash and not by
-/// counting: two bad lanes in step would leave a third instance without a turn.
+/// After so many of its probes an instance lets another go first, on average, if there is one: alone it loses no turn.
+/// By a hash and not by counting: two bad lanes in step would leave a third instance without a turn.
 const PROBE_TURNS: u64 = 3;
 
 impl Part {
@@ -177,10 +178,11 @@ impl Part {
         entry.probes_failed = if alive { 0 } else { entry.probes_failed + 1 };
         let draw =
             hash::of(entry.id.as_uuid().as_u128() ^ u128::from(self.epoch), entry.probes_failed);
-        let turns = if draw.is_multiple_of(PROBE_TURNS) && !alive { 2 } else { 1 };
+        let yields = draw.is_multiple_of(PROBE_TURNS) && !alive;
+        let later = Duration::from_millis(if yields { PROBE_SPREAD_MS } else { 0 });
         // The claim ends with its probe, whatever it was to last.
         entry.probe_until = sh.now + every;
-        entry.probe_rests = sh.now + every * turns;
+        entry.probe_rests = sh.now + every + later;
         fx.push(Effect::ProbeEnded { endpoint: entry.id, alive });
         let next = sh.endpoints.get(ep).next_probe();
         sh.set_probe_timer(ep, next);
