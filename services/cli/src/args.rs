@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Endpoints(Endpoints),
     /// Write events into a source database, one per line of NDJSON: {"type", "key"?, "payload"}.
     Emit(Emit),
-    /// Lanes that wait.
+    /// Lanes that are parked.
     #[command(subcommand)]
     Lanes(Lanes),
     /// Deliveries: one event for one endpoint.
@@ -249,9 +249,10 @@ pub(crate) struct Selection {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lanes {
-    /// List lanes that wait, the next due first.
+    /// List parked lanes, the next due first. Lanes that wait in the memory of a deliver process (a request under way,
+    /// the first retries within 30 s) are not among them: `laneway_lanes{state="live"}` counts those.
     List(Selection),
-    /// Show one lane and the first of its waiting events.
+    /// Show one parked lane and the first of its waiting events.
     Show {
         /// The lane's id (32 hexadecimal digits), or leave it out and name endpoint and key.
         #[arg(required_unless_present = "endpoint")]
