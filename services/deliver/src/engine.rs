@@ -19,7 +19,9 @@ use laneway_lane::{
 use laneway_platform::clock::{self, DbClock};
 use laneway_platform::{failpoint, task};
 use laneway_store::Pool;
-use laneway_store::delivery::{EndpointRow, HealthView, OpenCommand, Waiting, endpoints_load};
+use laneway_store::delivery::{
+    EndpointRow, HealthView, KeptDead, OpenCommand, Waiting, endpoints_load,
+};
 use laneway_wire::{EndpointId, Record, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -68,6 +70,9 @@ pub(crate) enum Back {
     Commands(Vec<OpenCommand>),
     /// What waits in the database, or none.
     Waiting(Option<Vec<Waiting>>),
+    Kept(Option<Vec<KeptDead>>),
+    /// Where each partition of the topic ends.
+    Ends(Option<Vec<i64>>),
     Released {
         partition: Partition,
         epoch: Epoch,
@@ -129,6 +134,8 @@ pub(crate) struct Engine {
     pub(crate) position_round: Round,
     pub(crate) gauges_round: Round,
     pub(crate) waiting_round: Round,
+    pub(crate) kept_round: Round,
+    pub(crate) lag_round: Round,
     /// System identifier and timeline of the database, once seen.
     pub(crate) server: Option<(i64, i32)>,
     /// The database's clock at the last look for changed endpoints.
@@ -136,6 +143,8 @@ pub(crate) struct Engine {
     pub(crate) back: mpsc::Sender<Back>,
     pub(crate) ended: mpsc::Sender<Ended>,
     pub(crate) ready: laneway_platform::admin::Probe,
+    /// Ready as long as the database answers.
+    pub(crate) database: laneway_platform::admin::Probe,
 }
 
 impl Engine {
@@ -314,6 +323,8 @@ impl Engine {
             Back::Endpoint(rows) => self.tell_endpoints(rows),
             Back::Commands(commands) => self.take_commands(commands),
             Back::Waiting(waiting) => self.waiting(waiting),
+            Back::Kept(kept) => self.kept(kept),
+            Back::Ends(ends) => self.ends(ends),
             Back::Released { partition, epoch } => self.released(partition, epoch),
             Back::TopicChecked => {}
         }

@@ -1,11 +1,13 @@
 //! What the service counts (telemetry.md 2.4). `endpoint` is an endpoint's id for the first so many, then `other`.
 
-use laneway_lane::{AttemptResult, EndpointGauges, FinalOutcome, Gauges, Invariant, SettleItem};
+use laneway_lane::{
+    AttemptResult, EndpointGauges, FinalOutcome, Gauges, Invariant, Partition, SettleItem,
+};
 use laneway_platform::invariants::Invariants;
 use laneway_platform::metrics::family::Family;
 use laneway_platform::metrics::gauge::Gauge;
 use laneway_platform::metrics::{Counter, Histogram, Registry};
-use laneway_store::delivery::Waiting;
+use laneway_store::delivery::{KeptDead, Waiting};
 use laneway_wire::{EndpointId, Timestamp};
 use prometheus_client::encoding::EncodeLabelSet;
 use std::collections::HashMap;
@@ -40,6 +42,18 @@ struct ByReason {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByKept {
+    endpoint: Arc<str>,
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByPartition {
+    topic: Arc<str>,
+    partition: Partition,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByState {
     state: &'static str,
 }
@@ -69,6 +83,8 @@ pub(crate) struct Metrics {
     deliveries: Family<ByOutcome, Counter>,
     delay: DelayFamily,
     dead_letters: Family<ByReason, Counter>,
+    dead_kept: Family<ByKept, Gauge>,
+    lag: Family<ByPartition, Gauge>,
     quarantined: Family<ByState, Counter>,
     lanes: Family<ByEndpointState, Gauge>,
     health: Family<ByEndpoint, Gauge>,
@@ -122,6 +138,16 @@ impl Metrics {
             dead_letters: r.register(
                 "laneway_dead_letters_total",
                 "Deliveries given up, by reason",
+                Family::default(),
+            ),
+            dead_kept: r.register(
+                "laneway_dead_letters_kept",
+                "Dead letters in the database, told by the instance that owns partition 0",
+                Family::default(),
+            ),
+            lag: r.register(
+                "laneway_kafka_consumer_lag",
+                "Records of an owned partition from the stored position to its end",
                 Family::default(),
             ),
             quarantined: r.register(
@@ -361,6 +387,24 @@ impl Metrics {
                 let oldest = self.head_oldest.get_or_create(&by);
                 oldest.set(oldest.get().max(seconds(age)));
             }
+        }
+    }
+
+    /// Dead letters in the database; nothing: another instance tells.
+    pub(crate) fn kept(&self, kept: &[KeptDead]) {
+        self.dead_kept.clear();
+        for one in kept {
+            let by = ByKept { endpoint: self.label(one.endpoint), reason: one.reason.clone() };
+            self.dead_kept.get_or_create(&by).inc_by(one.count);
+        }
+    }
+
+    /// Records of each owned partition that are not complete yet.
+    pub(crate) fn lag(&self, topic: &Arc<str>, lag: impl Iterator<Item = (Partition, i64)>) {
+        self.lag.clear();
+        for (partition, records) in lag {
+            let by = ByPartition { topic: Arc::clone(topic), partition };
+            self.lag.get_or_create(&by).set(records);
         }
     }
 }

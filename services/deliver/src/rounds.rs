@@ -8,12 +8,14 @@ use laneway_platform::clock;
 use laneway_platform::service::Chain;
 use laneway_platform::task;
 use laneway_store::delivery::{
-    EndpointRow, HealthView, OpenCommand, Waiting, commands_open, endpoints_changed, health_read,
-    waiting_read,
+    EndpointRow, HealthView, KeptDead, OpenCommand, Waiting, commands_open, dead_letters_read,
+    endpoints_changed, health_read, waiting_read,
 };
 use laneway_wire::Timestamp;
 use std::time::Duration;
 
+/// How long an answer of the database counts for readiness.
+const READY_FOR: Duration = Duration::from_secs(6);
 const ENDPOINTS_EVERY: Duration = Duration::from_secs(1);
 /// A change carries the time its transaction began; none takes longer than this.
 const ENDPOINTS_OVERLAP: Duration = Duration::from_secs(30);
@@ -26,6 +28,10 @@ const POSITIONS_EVERY: Duration = Duration::from_secs(5);
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 /// Waiting work is counted in the database, so less often.
 const WAITING_EVERY: Duration = Duration::from_secs(10);
+const KEPT_EVERY: Duration = Duration::from_secs(10);
+/// Whoever owns this partition tells what all of them have in common.
+const TELLER: Partition = 0;
+const LAG_EVERY: Duration = Duration::from_secs(5);
 /// An answer within this sets the clock.
 const QUICK: Duration = Duration::from_millis(250);
 /// A look that takes longer hangs.
@@ -78,6 +84,47 @@ impl Engine {
                 let _ = back.send(Back::Waiting(waiting)).await;
             });
         }
+        if self.kept_round.begin(now, KEPT_EVERY) {
+            let (pool, back) = (self.pool.clone(), self.back.clone());
+            let tells = self.parts.contains_key(&TELLER);
+            task::spawn("kept", async move {
+                let kept = match tells {
+                    true => limited("dead letters", dead_letters_read(&pool)).await,
+                    false => Some(Vec::new()),
+                };
+                let _ = back.send(Back::Kept(kept)).await;
+            });
+        }
+        if self.lag_round.begin(now, LAG_EVERY) {
+            let (log, back) = (self.owning.log.clone(), self.back.clone());
+            let partitions = self.buckets.iter().max().map_or(0, |last| last + 1);
+            task::spawn("lag", async move {
+                let looked = log.admin.all_offsets(&log.topic, partitions).await;
+                let ends = looked.map(|all| all.into_iter().map(|(_, end)| end).collect());
+                if let Err(error) = &ends {
+                    tracing::debug!(error = %Chain(error), "ends of the topic not read");
+                }
+                let _ = back.send(Back::Ends(ends.ok())).await;
+            });
+        }
+    }
+
+    pub(crate) fn kept(&mut self, kept: Option<Vec<KeptDead>>) {
+        self.kept_round.under_way = false;
+        if let Some(kept) = kept {
+            self.metrics.kept(&kept);
+        }
+    }
+
+    /// Between the position and the end of each partition lie its records that are not complete.
+    pub(crate) fn ends(&mut self, ends: Option<Vec<i64>>) {
+        self.lag_round.under_way = false;
+        let ends = ends.unwrap_or_default();
+        let lag = self.parts.keys().filter_map(|&partition| {
+            let end = ends.get(partition as usize)?;
+            Some((partition, (end - self.core.position(partition)?).max(0)))
+        });
+        self.metrics.lag(&self.owning.log.topic, lag);
     }
 
     /// Forgets what ran out, and cuts what drains for too long.
@@ -119,6 +166,7 @@ impl Engine {
     pub(crate) fn health_view(&mut self, view: Option<HealthView>, took: Duration) {
         self.health_round.under_way = false;
         if let Some(HealthView { read_at, degraded, server }) = view {
+            self.database.ready_for(READY_FOR);
             // An answer that was long on its way tells an old time.
             if took < QUICK {
                 self.clock.correct(read_at);

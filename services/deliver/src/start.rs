@@ -13,15 +13,19 @@ use crate::{Error, Settings};
 use laneway_bus::{Admin, Connection, Consumer, ConsumerSettings, TopicSpec};
 use laneway_courier::Courier;
 use laneway_lane::Core;
+use laneway_platform::admin::Probe;
 use laneway_platform::clock::DbClock;
-use laneway_platform::config::Kafka;
+use laneway_platform::config::{Database, Kafka};
+use laneway_platform::patience;
 use laneway_platform::service::{Chain, Context};
 use laneway_platform::task;
 use laneway_store::delivery::inbox_partitions_make;
+use laneway_store::migrate::control_is_current;
 use laneway_store::secrets::SecretsKey;
 use laneway_store::topology::{bucket_map, topology_ensure};
 use laneway_store::{Options, Pool};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -34,22 +38,23 @@ const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
 const PARTITIONS_AGAIN: Duration = Duration::from_secs(30);
 /// Between two tries to find the topic.
 const TOPIC_AGAIN: Duration = Duration::from_millis(500);
+/// Between two looks whether `laneway migrate` has been run.
+const SCHEMA_AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs the service until `ctx.shutdown` is cancelled and everything is given back.
 ///
 /// # Errors
 /// What cannot be helped by trying again: settings, a Kafka client that is out for good, a database that must not be
-/// used. Troubles on the way are waited out.
+/// used. A database or a broker that is away, and a schema that is not there yet, are waited for.
 pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
     let ready = ctx.readiness.probe("kafka");
     ready.not_ready("no assignment yet");
     let deliver = settings.deliver.clone();
-    let options = Options {
-        application: "laneway-deliver",
-        max_connections: settings.database.max_connections,
-        acquire_timeout: settings.database.acquire_timeout,
+    let database = ctx.readiness.probe("database");
+    let connect = connect(&settings.database, &database);
+    let Some(pool) = unless_stopped(&ctx.shutdown, connect).await.transpose()? else {
+        return Ok(());
     };
-    let pool = Pool::connect(&settings.database.url, options).await?;
     let connection = connection(&settings.kafka);
     let admin = Admin::new(&connection)?;
     let topic: Arc<str> = settings.kafka.deliveries_topic.as_str().into();
@@ -66,11 +71,16 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
 
     let key = settings.secrets.key_bytes().ok_or(Error::Setting("secrets.key"))?;
     let key = Arc::new(SecretsKey::new(&settings.secrets.key_id, key));
-    let clock = Arc::new(DbClock::new(pool.now().await?));
+    let read = patiently("the control database", &database, || async {
+        Ok((pool.now().await?, bucket_map(&pool).await?.partitions))
+    });
+    let Some((now, buckets)) = unless_stopped(&ctx.shutdown, read).await.transpose()? else {
+        return Ok(());
+    };
+    let clock = Arc::new(DbClock::new(now));
     let courier = Arc::new(Courier::new(settings.courier.clone())?);
     let (back, backs) = mpsc::channel(BACK_QUEUE);
     let (ended, endeds) = mpsc::channel(deliver.max_in_flight as usize);
-    let buckets = Arc::new(bucket_map(&pool).await?.partitions);
     let consumer_settings = ConsumerSettings {
         instance: Some(ctx.instance.to_string()),
         session_timeout: settings.kafka.session_timeout,
@@ -113,7 +123,7 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
         metrics,
         instance: Arc::clone(&ctx.instance),
         consumer,
-        buckets,
+        buckets: Arc::new(buckets),
         assigned: BTreeSet::new(),
         takings: BTreeMap::new(),
         next_taking: 0,
@@ -128,13 +138,59 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
         position_round: Round::default(),
         gauges_round: Round::default(),
         waiting_round: Round::default(),
+        kept_round: Round::default(),
+        lag_round: Round::default(),
         server: None,
         endpoints_seen,
         back,
         ended,
         ready,
+        database,
     };
     engine.run(events, backs, endeds, ctx.shutdown.clone()).await
+}
+
+/// Connects, and waits for the schema of this build.
+async fn connect(settings: &Database, probe: &Probe) -> Result<Pool, Error> {
+    let pool = patiently("the control database", probe, || async {
+        let options = Options {
+            application: "laneway-deliver",
+            max_connections: settings.max_connections,
+            acquire_timeout: settings.acquire_timeout,
+        };
+        Ok(Pool::connect(&settings.url, options).await?)
+    })
+    .await?;
+    patiently("the control database", probe, || async {
+        while !control_is_current(&pool).await? {
+            tracing::warn!("waiting for the schema of this build: run `laneway migrate`");
+            probe.not_ready("waiting for `laneway migrate`");
+            tokio::time::sleep(SCHEMA_AGAIN).await;
+        }
+        Ok(())
+    })
+    .await?;
+    Ok(pool)
+}
+
+async fn patiently<T, F, Fut>(what: &str, probe: &Probe, attempt: F) -> Result<T, Error>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, Error>>,
+{
+    patience::patiently(what, probe, Error::is_transient, attempt).await
+}
+
+/// What `work` gives; none if the service is stopped first.
+async fn unless_stopped<T>(
+    shutdown: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => None,
+        done = work => Some(done),
+    }
 }
 
 /// Finds the topic, makes it if there is none, and sets the topology up; gives its incarnation. None: stopped first.
@@ -147,8 +203,13 @@ async fn ensure_topology(
     loop {
         match log.topic_id().await {
             Ok((id, partitions)) => {
-                topology_ensure(pool, &log.topic, &id, partitions).await?;
-                return Ok(Some(id.parse().ok()));
+                match topology_ensure(pool, &log.topic, &id, partitions).await {
+                    Ok(_) => return Ok(Some(id.parse().ok())),
+                    Err(error) if error.is_transient() => {
+                        tracing::warn!(error = %Chain(&error), "topology not set up yet");
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
             Err(Trouble::Missing(_)) => {
                 let spec = TopicSpec {

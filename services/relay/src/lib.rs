@@ -9,7 +9,8 @@
 //! * This process dies anywhere: another takes its shards when the lease ends and starts from the stored cursors; what
 //!   was published but not saved is published again, and the inbox removes it (P4, I8).
 //! * A process that is paused and comes back: its token is not the shard's any more, none of its writes counts (P13).
-//! * A database or the broker is away: it is waited for; nothing is skipped, nothing is dropped.
+//! * A database or the broker is away: it is waited for; nothing is skipped, nothing is dropped. The process is not ready
+//!   meanwhile, and other sources go on.
 //! * The broker refuses one record for itself: it is held, visibly, and so is what comes behind it in its lane.
 //! * The log is lost (topic made again, acknowledged offsets gone): the generation is raised and every shard goes back
 //!   to the first batch that was touched ([`topic`], [`back`]).
@@ -33,8 +34,10 @@ pub use config::{Relay, Settings};
 pub use error::Error;
 
 use laneway_bus::{Admin, TopicSpec};
+use laneway_platform::admin::Probe;
 use laneway_platform::clock::DbClock;
 use laneway_platform::config::{Database, Kafka};
+use laneway_platform::patience;
 use laneway_platform::service::{Chain, Context};
 use laneway_store::topology::{self, Generation};
 use laneway_store::{Options, Pool, migrate};
@@ -46,7 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use topic::{Backoff, Topics, Watch};
+use topic::{Topics, Watch};
 
 /// Between two looks whether a schema has been brought up to date by `laneway migrate` or `laneway source install`.
 const SCHEMA_PAUSE: Duration = Duration::from_secs(1);
@@ -58,30 +61,31 @@ const SCHEMA_PAUSE: Duration = Duration::from_secs(1);
 /// it was set up for. A server that is away is waited for.
 pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
     let metrics = Arc::new(Metrics::new(&context.registry));
-    let ready = context.readiness.probe("relay");
-    let start = start(&settings, &metrics, &context);
+    let probe = context.readiness.probe("relay");
+    let start = start(&settings, &metrics, &context, probe);
     let Some((started, watch)) = stoppable(&context.shutdown, start).await.transpose()? else {
         return Ok(());
     };
+    let router = Arc::new(Router::new(started.control.clone()));
+    let settings = Arc::new(settings);
+    let started = Arc::new(started);
     let mut parts: Vec<JoinHandle<()>> = Vec::new();
+    for source in settings.sources() {
+        // Each for itself: one that is away keeps no other waiting.
+        let probe = context.readiness.probe(format!("source {}", source.name));
+        let (settings, started, router, metrics, of) =
+            (settings.clone(), started.clone(), router.clone(), metrics.clone(), context.clone());
+        parts.push(context.spawn("source", async move {
+            let open = open_source(&settings, source, &started, &router, &metrics, probe);
+            let Some(shared) = stoppable(&of.shutdown, open).await.transpose()? else {
+                return Ok(());
+            };
+            read_source(Arc::new(shared), &of).await
+        }));
+    }
     // The watch outlives the shards: they may need a new topic to finish what they have under way.
     let watching = CancellationToken::new();
     let watch = context.spawn("watch", watch.run(watching.clone()));
-    let router = Arc::new(Router::new(started.control.clone()));
-    for source in settings.sources() {
-        let open = open_source(&settings, source, &started, &router, &metrics);
-        let shared = match stoppable(&context.shutdown, open).await.transpose()? {
-            Some(shared) => Arc::new(shared),
-            None => break,
-        };
-        let instance = context.instance.clone();
-        let shutdown = context.shutdown.clone();
-        let care = care::care(shared.clone(), instance.clone(), shutdown.clone());
-        parts.push(context.spawn("care", care));
-        let reading = source::Source::run(shared, instance, shutdown, context.drain_grace);
-        parts.push(context.spawn("source", reading));
-    }
-    ready.ready();
     context.shutdown.cancelled().await;
     for part in parts {
         // Its error has been logged and has failed the service already.
@@ -89,6 +93,16 @@ pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
     }
     watching.cancel();
     let _ = watch.await;
+    Ok(())
+}
+
+/// Reads a source and cares for it until the service stops.
+async fn read_source(shared: Arc<Shared>, context: &Context) -> Result<(), Error> {
+    let (instance, shutdown) = (context.instance.clone(), context.shutdown.clone());
+    let care =
+        context.spawn("care", care::care(shared.clone(), instance.clone(), shutdown.clone()));
+    source::Source::run(shared, instance, shutdown, context.drain_grace).await?;
+    let _ = care.await;
     Ok(())
 }
 
@@ -101,11 +115,13 @@ async fn start(
     settings: &Settings,
     metrics: &Arc<Metrics>,
     context: &Context,
+    probe: Probe,
 ) -> Result<(Started, Watch), Error> {
-    let control = connect_control(&settings.database).await?;
-    patiently("the control schema", || async {
+    let control = connect_control(&settings.database, &probe).await?;
+    patiently("the control schema", &probe, || async {
         while !migrate::control_is_current(&control).await? {
             tracing::info!("waiting for the control schema to be brought up to date");
+            probe.not_ready("waiting for `laneway migrate`");
             tokio::time::sleep(SCHEMA_PAUSE).await;
         }
         Ok(())
@@ -114,10 +130,11 @@ async fn start(
     let connection = config::connection(&settings.kafka);
     let admin = Admin::new(&connection)?;
     let generation =
-        patiently("the topic", || topology_of(&control, &admin, &settings.kafka)).await?;
-    let (mut watch, topics) = patiently("the topic", || {
+        patiently("the topic", &probe, || topology_of(&control, &admin, &settings.kafka)).await?;
+    let (mut watch, topics) = patiently("the topic", &probe, || {
         let (control, connection, admin) = (control.clone(), connection.clone(), admin.clone());
-        Watch::start(control, connection, admin, &generation, &settings.relay, metrics.clone())
+        let (metrics, probe) = (metrics.clone(), probe.clone());
+        Watch::start(control, connection, admin, &generation, &settings.relay, metrics, probe)
     })
     .await?;
     // Before the first record: what was lost while nobody looked.
@@ -131,8 +148,8 @@ async fn start(
     Ok((Started { control, topics }, watch))
 }
 
-async fn connect_control(database: &Database) -> Result<Pool, Error> {
-    patiently("the control database", || async {
+async fn connect_control(database: &Database, probe: &Probe) -> Result<Pool, Error> {
+    patiently("the control database", probe, || async {
         let options = Options {
             acquire_timeout: database.acquire_timeout,
             ..Options::new("laneway-relay").max_connections(database.max_connections)
@@ -171,22 +188,24 @@ async fn open_source(
     started: &Started,
     router: &Arc<Router>,
     metrics: &Arc<Metrics>,
+    probe: Probe,
 ) -> Result<Shared, Error> {
-    let pool = patiently("a source database", || async {
+    let pool = patiently("a source database", &probe, || async {
         let options =
             Options::new("laneway-relay").max_connections(settings.relay.source_connections);
         Ok(Pool::connect(&source.url, options).await?)
     })
     .await?;
-    patiently("a source's schema", || async {
+    patiently("a source's schema", &probe, || async {
         while !migrate::source_is_current(&pool).await? {
             tracing::info!(source = %source.name, "waiting for `laneway source install`");
+            probe.not_ready("waiting for `laneway source install`");
             tokio::time::sleep(SCHEMA_PAUSE).await;
         }
         Ok(())
     })
     .await?;
-    let now = patiently("a source's clock", || async { Ok(pool.now().await?) }).await?;
+    let now = patiently("a source's clock", &probe, || async { Ok(pool.now().await?) }).await?;
     let name: Arc<str> = source.name.into();
     let label = BySource { source: name.clone() };
     Ok(Shared {
@@ -204,25 +223,17 @@ async fn open_source(
         metrics: metrics.clone(),
         clock: DbClock::new(now),
         cut: CancellationToken::new(),
+        probe,
     })
 }
 
 /// Tries until it works or can never work.
-async fn patiently<T, F, Fut>(what: &'static str, mut attempt: F) -> Result<T, Error>
+async fn patiently<T, F, Fut>(what: &str, probe: &Probe, attempt: F) -> Result<T, Error>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Error>>,
 {
-    let mut backoff = Backoff::new();
-    loop {
-        match attempt().await {
-            Err(error) if error.is_transient() => {
-                tracing::warn!(error = %Chain(&error), "waiting for {what}");
-                tokio::time::sleep(backoff.pause()).await;
-            }
-            ended => return ended,
-        }
-    }
+    patience::patiently(what, probe, Error::is_transient, attempt).await
 }
 
 /// `work`'s result, or none if the service is stopped first.

@@ -5,7 +5,7 @@ use crate::plan::Plan;
 use crate::route::Delivery;
 use crate::topic::{Suspicion, Topic, Topics};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use laneway_bus::BusError;
+use laneway_bus::{BusError, Producer};
 use laneway_platform::failpoint;
 use laneway_store::relay::{HoldReason, OutboxRow};
 use laneway_store::topology::Acked;
@@ -97,12 +97,12 @@ async fn send_chain(
         let value = record(stamp, &rows[delivery.row], delivery).encode();
         // Kafka numbers partitions with an i32 and there are at most 1,024.
         let number = i32::try_from(partition).unwrap_or(i32::MAX);
-        let sent = topic.producer.send(number, delivery.lane.as_bytes(), &value, &[]).await;
-        failpoint::hit("relay.after_produce");
-        let acked = match sent {
-            Ok(pending) => pending.await,
-            Err(error) => Err(error),
-        };
+        let key = delivery.lane.as_bytes();
+        let mut acked = send(&topic.producer, number, key, &value).await;
+        if acked.as_ref().is_err_and(BusError::is_too_large) {
+            // Perhaps not for itself: the broker refuses the whole batch that it shared with others.
+            acked = send(topic.alone().await?, number, key, &value).await;
+        }
         match acked {
             Ok(acked) => {
                 if marks.get(partition as usize).is_some_and(|mark| acked.offset <= *mark) {
@@ -132,6 +132,17 @@ async fn send_chain(
         }
     }
     Ok(done)
+}
+
+async fn send(
+    producer: &Producer,
+    partition: i32,
+    key: &[u8],
+    value: &[u8],
+) -> Result<laneway_bus::Acked, BusError> {
+    let sent = producer.send(partition, key, value, &[]).await;
+    failpoint::hit("relay.after_produce");
+    sent?.await
 }
 
 /// The record of one delivery.

@@ -9,7 +9,8 @@ use crate::plan::plan;
 use crate::publish::{PublishError, Published, publish};
 use crate::route::Delivery;
 use crate::source::Shared;
-use crate::topic::{Backoff, Topic};
+use crate::topic::Topic;
+use laneway_platform::patience::Backoff;
 use laneway_platform::service::Chain;
 use laneway_platform::{clock, failpoint, trace};
 use laneway_store::relay::{
@@ -116,7 +117,7 @@ struct Course {
 impl ShardTask {
     /// Works until it is stopped or fenced.
     pub(crate) async fn run(mut self) -> Lease {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::begin();
         failpoint::hit("relay.holding_lease");
         loop {
             let topic = self.shared.topics.current();
@@ -166,7 +167,7 @@ impl ShardTask {
                 None => return Ok(Stop::Fenced),
             }
         }
-        relay::held_tenants_allow(&pool, &lease, self.shared.tenants_listed()).await?;
+        relay::held_reconsider(&pool, &lease, self.shared.tenants_listed()).await?;
         let holds = relay::held_any(&pool, lease.shard).await?;
         let mut course =
             Course { cursor, acks: None, holds, next_round: Duration::ZERO, had_rows: true };

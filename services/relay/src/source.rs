@@ -4,11 +4,13 @@ use crate::config::Relay;
 use crate::metrics::{ByReason, ByRelay, BySource, Metrics};
 use crate::route::Router;
 use crate::shard::{Idle, LeaseEnd, ShardTask};
-use crate::topic::{Backoff, Topics};
+use crate::topic::Topics;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use laneway_platform::admin::Probe;
 use laneway_platform::clock::{self, DbClock};
 use laneway_platform::config::Tenants;
 use laneway_platform::metrics::Counter;
+use laneway_platform::patience::Backoff;
 use laneway_platform::service::Chain;
 use laneway_platform::task;
 use laneway_store::relay::{self, Lease, SHARDS, Shard, Snapshot};
@@ -48,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) restored: Counter,
     /// The grace is over: leave what is under way.
     pub(crate) cut: CancellationToken,
+    /// Ready as long as the source's leases are tended.
+    pub(crate) probe: Probe,
 }
 
 impl Shared {
@@ -115,10 +119,13 @@ impl Source {
 
     async fn lead(mut self) {
         let lease = self.shared.settings.lease;
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::begin();
         loop {
             let pause = match self.tend(lease).await {
-                Ok(()) => lease / 5,
+                Ok(()) => {
+                    self.shared.probe.ready_for(lease);
+                    lease / 5
+                }
                 Err(error) => {
                     self.shared.metrics.error("leases");
                     tracing::warn!(source = %self.shared.name, error = %Chain(&error), "leases cannot be tended");
@@ -252,7 +259,7 @@ async fn poll(
     let mut wakers: HashMap<Shard, (Lease, mpsc::Sender<Snapshot>)> = HashMap::new();
     let mut idle: HashMap<Shard, Idle> = HashMap::new();
     let mut interval = busy;
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::begin();
     // The last snapshot, if nothing was fresh in it for the shards that are idle now.
     let mut known: Option<Snapshot> = None;
     loop {

@@ -4,19 +4,22 @@
 use crate::Error;
 use crate::config::Relay;
 use crate::metrics::Metrics;
-use laneway_bus::{Admin, Connection, Producer, ProducerSettings};
-use laneway_platform::clock;
+use laneway_bus::{Admin, BusError, Connection, Producer, ProducerSettings};
+use laneway_platform::admin::Probe;
 use laneway_platform::service::Chain;
 use laneway_store::Pool;
 use laneway_store::topology::{self, BucketMap, Generation, Reason};
 use laneway_wire::Bucket;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OnceCell, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Suspicions that wait to be looked into; more of them would say the same.
 const MAX_SUSPICIONS: usize = 64;
+/// Looks that may fail or be late before the process counts as not ready, and what one may take.
+const MISSED_LOOKS: u32 = 3;
+const READY_SLACK: Duration = Duration::from_secs(3);
 
 /// One generation of the topic, with a producer of its own and the marks as this process knows them.
 #[derive(Debug)]
@@ -26,12 +29,25 @@ pub(crate) struct Topic {
     pub(crate) map: BucketMap,
     pub(crate) producer: Producer,
     marks: Mutex<Vec<i64>>,
+    /// For records whose batch was refused for its size, each in a batch of its own; made when the first comes.
+    alone: OnceCell<Producer>,
+    connection: Connection,
+    name: String,
 }
 
 impl Topic {
     /// The partition that a bucket is in.
     pub(crate) fn partition(&self, bucket: Bucket) -> u32 {
         self.map.partitions.get(usize::from(bucket.number())).copied().unwrap_or(0)
+    }
+
+    /// The producer that puts every record in a batch of its own.
+    pub(crate) async fn alone(&self) -> Result<&Producer, BusError> {
+        let made = || async {
+            let settings = ProducerSettings { batch_records: 1, ..ProducerSettings::default() };
+            Producer::new(&self.connection, &self.name, settings)
+        };
+        self.alone.get_or_try_init(made).await
     }
 
     /// The marks as known now: read them before a record is handed to the producer, and compare its acknowledgement
@@ -103,6 +119,16 @@ impl Topics {
     }
 }
 
+/// What a look found of the log.
+enum Found {
+    /// All that was acknowledged.
+    Whole,
+    /// A loss; this is the generation that follows.
+    Raised(Generation),
+    /// No topic, or another than it was set up for: somebody has to make it.
+    Unusable,
+}
+
 /// Looks at the topic and its generation, and raises the generation when the log was lost.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -113,6 +139,8 @@ pub(crate) struct Watch {
     interval: Duration,
     linger: Duration,
     metrics: Arc<Metrics>,
+    /// Ready as long as looks find the topic and the control database.
+    probe: Probe,
     current: watch::Sender<Arc<Topic>>,
     suspicions: mpsc::Receiver<Suspicion>,
 }
@@ -126,6 +154,7 @@ impl Watch {
         generation: &Generation,
         settings: &Relay,
         metrics: Arc<Metrics>,
+        probe: Probe,
     ) -> Result<(Self, Topics), Error> {
         let first = topic(&control, &connection, settings.linger, generation).await?;
         metrics.generation.set(i64::try_from(first.generation).unwrap_or(i64::MAX));
@@ -139,6 +168,7 @@ impl Watch {
             interval: settings.watch,
             linger: settings.linger,
             metrics,
+            probe,
             current,
             suspicions,
         };
@@ -150,9 +180,13 @@ impl Watch {
         // At the start too: what was lost while nobody looked must be seen before the first record is sent.
         let mut suspicions = Vec::new();
         loop {
-            if let Err(error) = self.look(&suspicions).await {
-                self.metrics.error("watch");
-                tracing::warn!(error = %Chain(&error), "the topic cannot be looked at");
+            match self.look(&suspicions).await {
+                Ok(true) => self.probe.ready_for(self.interval * MISSED_LOOKS + READY_SLACK),
+                Ok(false) => self.probe.not_ready("the topic is not there as it was set up"),
+                Err(error) => {
+                    self.metrics.error("watch");
+                    tracing::warn!(error = %Chain(&error), "the topic cannot be looked at");
+                }
             }
             suspicions.clear();
             tokio::select! {
@@ -168,41 +202,42 @@ impl Watch {
         }
     }
 
-    /// One look, and what follows from it.
-    pub(crate) async fn look(&mut self, suspicions: &[Suspicion]) -> Result<(), Error> {
+    /// One look, and what follows from it; whether there is a topic that can be written to.
+    pub(crate) async fn look(&mut self, suspicions: &[Suspicion]) -> Result<bool, Error> {
         let current = self.current.borrow().clone();
         let Some(stored) = topology::generation_current(&self.control).await? else {
-            return Ok(());
+            return Ok(false);
         };
-        if stored.generation > current.generation {
-            return self.install(&stored).await;
+        if stored.generation > current.generation
+            || topology::map_version(&self.control).await? != current.map.version
+        {
+            self.install(&stored).await?;
+            return Ok(true);
         }
-        if topology::map_version(&self.control).await? != current.map.version {
-            return self.install(&stored).await;
-        }
-        if let Some(raised) = self.loss(&stored, suspicions).await? {
-            return self.install(&raised).await;
+        match self.loss(&stored, suspicions).await? {
+            Found::Whole => {}
+            Found::Raised(raised) => {
+                self.install(&raised).await?;
+                return Ok(true);
+            }
+            Found::Unusable => return Ok(false),
         }
         let dead = suspicions.iter().any(|suspicion| {
             matches!(suspicion, Suspicion::Producer { generation } if *generation == current.generation)
         });
         if dead || current.producer.fatal().is_some() {
-            return self.install(&stored).await;
+            self.install(&stored).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Raises the generation if something acknowledged is gone, and gives the new one.
-    async fn loss(
-        &self,
-        stored: &Generation,
-        suspicions: &[Suspicion],
-    ) -> Result<Option<Generation>, Error> {
+    /// Raises the generation if something acknowledged is gone.
+    async fn loss(&self, stored: &Generation, suspicions: &[Suspicion]) -> Result<Found, Error> {
         // Marks before ends: whatever is acknowledged in between only lies beyond both.
         let marks = topology::marks(&self.control, stored.generation, stored.partitions).await?;
         let Some(found) = self.admin.describe_topic(&self.topic).await? else {
             tracing::error!(topic = %self.topic, "the topic does not exist");
-            return Ok(None);
+            return Ok(Found::Unusable);
         };
         self.metrics.topic_changed.set(i64::from(found.partitions != stored.partitions));
         if found.partitions < stored.partitions {
@@ -210,7 +245,7 @@ impl Watch {
                 topic = %self.topic, stored = stored.partitions, found = found.partitions,
                 "the topic has fewer partitions than it was set up for"
             );
-            return Ok(None);
+            return Ok(Found::Unusable);
         }
         let topic_id = found.id();
         let (reason, lost) = if topic_id == stored.topic_id {
@@ -233,7 +268,7 @@ impl Watch {
             (Reason::Recreated, (0..stored.partitions).map(|partition| (partition, 0)).collect())
         };
         if lost.is_empty() {
-            return Ok(None);
+            return Ok(Found::Whole);
         }
         tracing::error!(
             topic = %self.topic, generation = stored.generation, reason = reason.as_str(), ?lost,
@@ -243,7 +278,7 @@ impl Watch {
             topology::generation_raise(&self.control, stored.generation, reason, &topic_id, &lost)
                 .await?;
         self.metrics.raised.inc();
-        Ok(Some(raised))
+        Ok(Found::Raised(raised))
     }
 
     /// Makes `generation` the present one: with a producer of its own, so that nothing of the old queue follows.
@@ -257,6 +292,9 @@ impl Watch {
         self.metrics.generation.set(i64::try_from(next.generation).unwrap_or(i64::MAX));
         let old = self.current.send_replace(Arc::new(next));
         old.producer.purge();
+        if let Some(alone) = old.alone.get() {
+            alone.purge();
+        }
         Ok(())
     }
 }
@@ -277,33 +315,8 @@ async fn topic(
         map,
         producer,
         marks: Mutex::new(marks),
+        alone: OnceCell::new(),
+        connection: connection.clone(),
+        name: generation.topic.clone(),
     })
-}
-
-/// A pause that doubles up to a limit while something keeps failing.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    next: Duration,
-    since: Duration,
-}
-
-impl Backoff {
-    const FIRST: Duration = Duration::from_millis(100);
-    const LAST: Duration = Duration::from_secs(5);
-
-    pub(crate) fn new() -> Self {
-        Self { next: Self::FIRST, since: clock::monotonic() }
-    }
-
-    /// The next pause; back at the first after a while without failure.
-    pub(crate) fn pause(&mut self) -> Duration {
-        let now = clock::monotonic();
-        if now.saturating_sub(self.since) > Self::LAST * 2 {
-            self.next = Self::FIRST;
-        }
-        self.since = now;
-        let pause = self.next;
-        self.next = (pause * 2).min(Self::LAST);
-        pause
-    }
 }

@@ -27,6 +27,9 @@ use crate::{BusError, Connection};
 pub struct ProducerSettings {
     /// How long a record may wait for others to share its batch; 0 to a few milliseconds.
     pub linger: Duration,
+    /// Records in one batch at most. The broker's limit on sizes is on batches: only a record alone in its batch is
+    /// refused for itself.
+    pub batch_records: u32,
     /// Records under way (queued or on the wire) at most; more wait in [`Producer::send`].
     pub max_in_flight: u32,
     /// Bytes queued at most, KiB; more wait in [`Producer::send`].
@@ -39,6 +42,7 @@ impl Default for ProducerSettings {
     fn default() -> Self {
         Self {
             linger: Duration::ZERO,
+            batch_records: 10_000,
             max_in_flight: 10_000,
             max_queued_kbytes: 64 * 1024,
             max_message_bytes: 1024 * 1024,
@@ -146,6 +150,7 @@ impl Producer {
             config.set(name, value);
         }
         config.set("linger.ms", settings.linger.as_millis().to_string());
+        config.set("batch.num.messages", settings.batch_records.max(1).to_string());
         config.set("message.max.bytes", settings.max_message_bytes.to_string());
         // Our own bound comes first; the client's must only not be below it.
         config.set("queue.buffering.max.messages", settings.max_in_flight.max(1).to_string());

@@ -25,7 +25,7 @@ pub struct Readiness {
 #[derive(Debug, Default)]
 struct Inner {
     draining: bool,
-    probes: BTreeMap<&'static str, State>,
+    probes: BTreeMap<String, State>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ enum State {
 /// One condition of readiness; not ready until it says otherwise. Whoever owns the work owns the probe.
 #[derive(Debug, Clone)]
 pub struct Probe {
-    name: &'static str,
+    name: String,
     readiness: Readiness,
 }
 
@@ -49,13 +49,14 @@ pub struct Report {
     /// Whether every probe is ready and the process is not stopping.
     pub ready: bool,
     /// Why each probe that is not ready is not.
-    pub waiting: BTreeMap<&'static str, String>,
+    pub waiting: BTreeMap<String, String>,
 }
 
 impl Readiness {
     /// Adds a condition under `name`, not ready yet.
-    pub fn probe(&self, name: &'static str) -> Probe {
-        self.lock().probes.insert(name, State::NotReady("starting".to_owned()));
+    pub fn probe(&self, name: impl Into<String>) -> Probe {
+        let name = name.into();
+        self.lock().probes.insert(name.clone(), State::NotReady("starting".to_owned()));
         Probe { name, readiness: self.clone() }
     }
 
@@ -70,7 +71,7 @@ impl Readiness {
         let inner = self.lock();
         let mut waiting = BTreeMap::new();
         if inner.draining {
-            waiting.insert("service", "stopping".to_owned());
+            waiting.insert("service".to_owned(), "stopping".to_owned());
         }
         for (name, state) in &inner.probes {
             match state {
@@ -78,10 +79,10 @@ impl Readiness {
                 State::ReadyUntil(until) if *until > now => {}
                 State::ReadyUntil(until) => {
                     let since = now.saturating_sub(*until).as_secs();
-                    waiting.insert(name, format!("no progress, overdue for {since} s"));
+                    waiting.insert(name.clone(), format!("no progress, overdue for {since} s"));
                 }
                 State::NotReady(reason) => {
-                    waiting.insert(name, reason.clone());
+                    waiting.insert(name.clone(), reason.clone());
                 }
             }
         }
@@ -110,7 +111,7 @@ impl Probe {
     }
 
     fn set(&self, state: State) {
-        self.readiness.lock().probes.insert(self.name, state);
+        self.readiness.lock().probes.insert(self.name.clone(), state);
     }
 }
 
@@ -168,7 +169,7 @@ mod tests {
         database.ready();
         let report = readiness.report();
         assert!(!report.ready);
-        assert_eq!(report.waiting, BTreeMap::from([("kafka", "starting".to_owned())]));
+        assert_eq!(report.waiting, BTreeMap::from([("kafka".to_owned(), "starting".to_owned())]));
         kafka.ready_for(Duration::from_secs(60));
         assert!(readiness.report().ready);
         database.not_ready("refused");

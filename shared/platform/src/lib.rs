@@ -13,6 +13,7 @@ mod exit;
 pub mod failpoint;
 pub mod invariants;
 pub mod metrics;
+pub mod patience;
 pub mod service;
 pub mod task;
 pub mod telemetry;

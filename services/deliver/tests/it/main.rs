@@ -3,9 +3,11 @@
 #![expect(clippy::disallowed_methods, reason = "tests use clocks and tasks freely")]
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod gauges;
 mod owners;
 mod parking;
 mod records;
 mod road;
+mod start;
 mod unknowns;
 mod world;

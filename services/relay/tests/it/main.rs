@@ -10,4 +10,6 @@ mod order;
 mod rate;
 mod retention;
 mod routing;
+mod sizes;
+mod sources;
 mod support;

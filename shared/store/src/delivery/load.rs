@@ -269,3 +269,35 @@ pub async fn waiting_read(pool: &Pool, partitions: &[Partition]) -> Result<Vec<W
         .collect::<Result<_, sqlx::Error>>()
         .map_err(Error::doing(DOING))
 }
+
+/// Dead letters of one endpoint for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptDead {
+    /// The endpoint.
+    pub endpoint: EndpointId,
+    /// `rejected`, `expired`.
+    pub reason: String,
+    /// How many are kept.
+    pub count: i64,
+}
+
+/// Dead letters that are kept, by endpoint and reason: for a gauge. Reads an index of all of them: not often.
+pub async fn dead_letters_read(pool: &Pool) -> Result<Vec<KeptDead>, Error> {
+    const DOING: &str = "counting dead letters";
+    let rows = sqlx::query(
+        "SELECT endpoint_id, reason, count(*) FROM laneway_control.dead_letters GROUP BY endpoint_id, reason",
+    )
+    .fetch_all(pool.inner())
+    .await
+    .map_err(Error::doing(DOING))?;
+    rows.iter()
+        .map(|row| {
+            Ok(KeptDead {
+                endpoint: EndpointId::from_uuid(row.try_get(0)?),
+                reason: row.try_get(1)?,
+                count: row.try_get(2)?,
+            })
+        })
+        .collect::<Result<_, sqlx::Error>>()
+        .map_err(Error::doing(DOING))
+}

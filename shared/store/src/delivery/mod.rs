@@ -23,8 +23,8 @@ pub use health::{
 pub use inbox::inbox_partitions_make;
 pub use known::known_read;
 pub use load::{
-    DueLoad, PageLoad, Waiting, parked_due_load, parked_expired_load, parked_lanes_read,
-    parked_page_load, waiting_read,
+    DueLoad, KeptDead, PageLoad, Waiting, dead_letters_read, parked_due_load, parked_expired_load,
+    parked_lanes_read, parked_page_load, waiting_read,
 };
 pub use owner::{
     Owner, OwnerState, Taken, owner_position_raise, owner_read, owner_release, owner_take,

@@ -258,8 +258,9 @@ pub async fn held_refuse(
     .map_err(Error::doing("holding a refused row"))
 }
 
-/// Lets rows go that were held for their tenant and whose tenant is among `tenants` (none: all) now.
-pub async fn held_tenants_allow(
+/// Lets rows be tried again whose reason may be gone: those held for their tenant, if it is among `tenants` (none: all)
+/// now, and those that the broker refused for their size, for its limit may have been raised.
+pub async fn held_reconsider(
     pool: &Pool,
     lease: &Lease,
     tenants: Option<&[TenantId]>,
@@ -268,8 +269,8 @@ pub async fn held_tenants_allow(
         tenants.map(|tenants| tenants.iter().map(TenantId::as_uuid).collect());
     sqlx::query(
         "UPDATE laneway.relay_held h SET reason = 'behind' FROM laneway.relay_cursors c \
-         WHERE c.shard = $1 AND c.token = $2 AND h.shard = c.shard AND h.reason = 'tenant' \
-           AND h.left_entry IS NULL AND ($3::uuid[] IS NULL OR h.tenant = ANY($3))",
+         WHERE c.shard = $1 AND c.token = $2 AND h.shard = c.shard AND h.left_entry IS NULL \
+           AND (h.reason = 'size' OR h.reason = 'tenant' AND ($3::uuid[] IS NULL OR h.tenant = ANY($3)))",
     )
     .bind(lease.shard.db())
     .bind(lease.token)
@@ -277,7 +278,7 @@ pub async fn held_tenants_allow(
     .execute(pool.inner())
     .await
     .map(|done| done.rows_affected())
-    .map_err(Error::doing("letting held tenants go"))
+    .map_err(Error::doing("looking at held rows again"))
 }
 
 /// Held rows of one reason.

@@ -13,7 +13,7 @@ pub use cursor::{
 };
 pub use held::{
     HeldCount, HeldRow, Hold, HoldReason, Leave, held_any, held_counts, held_lanes, held_leave,
-    held_refuse, held_sendable, held_tenants_allow,
+    held_reconsider, held_refuse, held_sendable,
 };
 pub use lease::{
     Lease, leases_acquire, leases_release, leases_renew, member_beat, member_leave,
