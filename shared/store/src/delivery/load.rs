@@ -285,7 +285,8 @@ pub struct KeptDead {
 pub async fn dead_letters_read(pool: &Pool) -> Result<Vec<KeptDead>, Error> {
     const DOING: &str = "counting dead letters";
     let rows = sqlx::query(
-        "SELECT endpoint_id, reason, count(*) FROM laneway_control.dead_letters GROUP BY endpoint_id, reason",
+        "SELECT endpoint_id, reason, count(*) FROM laneway_control.dead_letters WHERE state = 'open' \
+         GROUP BY endpoint_id, reason",
     )
     .fetch_all(pool.inner())
     .await
