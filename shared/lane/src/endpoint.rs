@@ -167,41 +167,46 @@ impl EndpointEntry {
 pub(crate) struct Pace {
     began: Option<Timestamp>,
     second: Timestamp,
-    current: u64,
-    last: u64,
+    /// The present second and those before it, latest first.
+    counts: [u64; PACE_SECONDS],
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+/// The best of so many seconds counts: a hiccup of a busy machine is no pace.
+const PACE_SECONDS: usize = 4;
+/// Before this nothing can be said.
+const PACE_GRACE: Duration = Duration::from_secs(PACE_SECONDS as u64 - 1);
 
 impl Pace {
     /// Events came where there were none.
     pub(crate) fn begin(&mut self, now: Timestamp) {
-        *self = Self { began: Some(now), second: now, current: 0, last: 0 };
+        *self = Self { began: Some(now), second: now, counts: [0; PACE_SECONDS] };
     }
 
     /// One more has ended.
     pub(crate) fn count(&mut self, now: Timestamp) {
-        let age = now.since(self.second);
-        if age >= SECOND {
-            self.last = if age < 2 * SECOND { self.current } else { 0 };
-            self.current = 0;
-            self.second = now;
+        let passed = now.since(self.second).as_secs();
+        if passed > 0 {
+            let shift = usize::try_from(passed).unwrap_or(PACE_SECONDS).min(PACE_SECONDS);
+            self.counts.rotate_right(shift % PACE_SECONDS);
+            self.counts[..shift].fill(0);
+            self.second = self.second + SECOND * u32::try_from(passed).unwrap_or(u32::MAX);
         }
-        self.current += 1;
+        self.counts[0] += 1;
     }
 
     fn is_slow(&self, events: u64, now: Timestamp, limit: Duration) -> bool {
-        // In the first second nothing can be said.
-        if self.began.is_none_or(|began| now.since(began) < SECOND) {
+        if self.began.is_none_or(|began| now.since(began) < PACE_GRACE) {
             return false;
         }
         u128::from(events) * 1000 > u128::from(self.a_second(now)) * limit.as_millis()
     }
 
-    /// In the last whole second or the present one, whichever had more.
+    /// The best of the last seconds.
     pub(crate) fn a_second(&self, now: Timestamp) -> u64 {
-        let recent = now.since(self.second) < 2 * SECOND;
-        if recent { self.current.max(self.last) } else { 0 }
+        let passed = usize::try_from(now.since(self.second).as_secs()).unwrap_or(PACE_SECONDS);
+        let known = PACE_SECONDS.saturating_sub(passed);
+        self.counts[..known].iter().copied().max().unwrap_or(0)
     }
 }
 
@@ -304,12 +309,16 @@ mod tests {
         let (limit, t0) = (Duration::from_secs(5), Timestamp(1_000_000));
         let mut pace = Pace::default();
         pace.begin(t0);
-        assert!(!pace.is_slow(5_000, t0 + SECOND / 2, limit), "too early to tell");
-        for ms in 0..1_500 {
+        assert!(!pace.is_slow(5_000, t0 + 2 * SECOND, limit), "too early to tell");
+        for ms in 0..3_500 {
             pace.count(t0 + Duration::from_millis(ms));
         }
-        assert!(!pace.is_slow(4_000, t0 + Duration::from_millis(1_500), limit));
-        assert!(pace.is_slow(6_000, t0 + Duration::from_millis(1_500), limit));
-        assert!(pace.is_slow(1, t0 + 10 * SECOND, limit), "nothing ended for seconds");
+        let t = t0 + Duration::from_millis(3_500);
+        assert!(!pace.is_slow(4_000, t, limit) && pace.is_slow(6_000, t, limit));
+        assert!(!pace.is_slow(4_000, t + 2 * SECOND, limit), "a hiccup");
+        pace.count(t + 2 * SECOND);
+        assert_eq!(pace.a_second(t + 2 * SECOND), 1_000);
+        assert_eq!(pace.a_second(t + 5 * SECOND), 1);
+        assert!(pace.is_slow(1, t0 + 20 * SECOND, limit), "nothing ended for seconds");
     }
 }

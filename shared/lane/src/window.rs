@@ -114,7 +114,7 @@ impl Part {
         }
     }
 
-    /// Whether nothing that was to become durable did, in the last second or longer: then what endpoints get done says
+    /// Whether nothing that was to become durable did for seconds: then what endpoints get done says
     /// nothing about them.
     pub(crate) fn is_stalled(&self, sh: &Shared) -> bool {
         !self.pending.is_empty() && self.flow.a_second(sh.now) == 0

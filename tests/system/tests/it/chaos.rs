@@ -12,6 +12,7 @@ const RATE: u32 = 10;
 
 /// P1 to P5, P13: nothing lost, nothing out of order, no repeat without an explanation.
 /// `LANEWAY_CHAOS_MINUTES` makes it longer or shorter.
+#[ignore = "five minutes alone on the machine: `make chaos` runs the same"]
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_drawn_from_a_fixed_seed_lose_and_reorder_nothing() -> Result<()> {
     let minutes = std::env::var("LANEWAY_CHAOS_MINUTES").ok();
