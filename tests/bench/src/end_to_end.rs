@@ -36,7 +36,12 @@ pub(crate) async fn measure(stack: &Stack, sizes: Sizes, report: &Report) -> Res
          relay, one deliver with {IN_FLIGHT} in flight; application, PostgreSQL, broker and receiver beside them"
     ));
     let settings = vec![("LANEWAY_DELIVER__MAX_IN_FLIGHT", IN_FLIGHT.to_string())];
-    let options = Options { partitions: PARTITIONS, settings, log_level: "warn".to_owned() };
+    let options = Options {
+        partitions: PARTITIONS,
+        settings,
+        log_level: "warn".to_owned(),
+        ..Options::default()
+    };
     let mut world = World::start(stack, options).await?;
     let sink = Sink::start().await?;
     let receiver = Receiver::start().await;

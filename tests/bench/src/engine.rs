@@ -105,7 +105,12 @@ impl Used {
 /// A new database and topic, filled, then one deliver process from its start to the last settled delivery.
 async fn engine(stack: &Stack, sink: &mut Sink, events: u32, keys: u32) -> Result<(Arrived, Used)> {
     let settings = vec![("LANEWAY_DELIVER__MAX_IN_FLIGHT", IN_FLIGHT.to_string())];
-    let options = Options { partitions: PARTITIONS, settings, log_level: "warn".to_owned() };
+    let options = Options {
+        partitions: PARTITIONS,
+        settings,
+        log_level: "warn".to_owned(),
+        ..Options::default()
+    };
     let mut world = World::start(stack, options).await?;
     let endpoint = EndpointOptions {
         max_connections: IN_FLIGHT,
