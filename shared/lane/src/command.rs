@@ -24,11 +24,11 @@ impl Part {
         let parked = self.parked.get(&given.lane).copied();
         let (Some(parked), Some(head)) = (parked, given.head.as_ref().filter(|head| head.unknown))
         else {
-            return self.refuse(given, fx);
+            return self.refuse(sh, given, fx);
         };
         let decided = self.is_decided(head.record.head.delivery_id(), head.attempts);
         if decided || self.releasing.contains_key(&given.lane) {
-            return self.refuse(given, fx);
+            return self.refuse(sh, given, fx);
         }
         let found = self.lanes.find(given.lane);
         match found.and_then(|index| self.lanes.get(index)).map(|lane| &lane.phase) {
@@ -40,10 +40,11 @@ impl Part {
                 }
                 return;
             }
-            Some(_) => return self.refuse(given, fx),
+            Some(_) => return self.refuse(sh, given, fx),
         }
-        if given.verdict == Verdict::Delivered && head.due > sh.now {
-            // The unknown request may still travel: what follows in the lane waits for that (P1).
+        if head.due > sh.now {
+            // The unknown request may still travel: what follows in the lane waits for that, and so does its own next
+            // send, which as a probe would not look at `due` (P1).
             let due = head.due;
             if self.deferred.len() < MOST_DEFERRED {
                 self.deferred.push(given);
@@ -67,7 +68,7 @@ impl Part {
                 self.releasing.insert(given.lane, head.record.head.delivery_id());
                 self.decide(head.record.head.delivery_id(), head.attempts);
                 let what = What::Release { id: given.lane, due, command: given.command };
-                self.settle(what, item, fx);
+                self.settle(sh.now, what, item, fx);
             }
             Verdict::Delivered => {
                 let event = Event {
@@ -110,10 +111,10 @@ impl Part {
         }
     }
 
-    fn refuse(&mut self, given: Deferred, fx: &mut Effects) {
+    fn refuse(&mut self, sh: &Shared, given: Deferred, fx: &mut Effects) {
         let command = given.command;
         self.commands.insert(command);
         let item = SettleItem::RefuseCommand { command, reason: "not_unknown" };
-        self.settle(What::Refuse { command }, item, fx);
+        self.settle(sh.now, What::Refuse { command }, item, fx);
     }
 }

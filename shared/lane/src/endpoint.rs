@@ -175,7 +175,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The best of so many seconds counts: a hiccup of a busy machine is no pace.
 const PACE_SECONDS: usize = 4;
 /// Before this nothing can be said.
-const PACE_GRACE: Duration = Duration::from_secs(PACE_SECONDS as u64 - 1);
+pub(crate) const PACE_GRACE: Duration = Duration::from_secs(PACE_SECONDS as u64 - 1);
 
 impl Pace {
     /// Events came where there were none.

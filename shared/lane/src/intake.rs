@@ -21,7 +21,7 @@ impl Part {
             Incoming::Unreadable { offset, reason, raw } => {
                 if self.ledger.take(offset, None, raw.len()) {
                     let item = SettleItem::Quarantine { offset, reason, raw };
-                    self.settle(What::Quarantine { offset }, item, fx);
+                    self.settle(sh.now, What::Quarantine { offset }, item, fx);
                 } else {
                     sh.stale_inputs += 1;
                 }
@@ -84,7 +84,7 @@ impl Part {
         {
             lane.queue.push_back(event);
         } else {
-            self.append(index, event, fx);
+            self.append(sh, index, event, fx);
         }
     }
 

@@ -136,7 +136,7 @@ impl Part {
         }
         let deadline = sh.now + entry.timeout + INTENT_SLACK;
         let item = SettleItem::Intent { ticket, lane: id, record, deadline };
-        let seq = self.settle(What::Intent { lane: index }, item, fx);
+        let seq = self.settle(sh.now, What::Intent { lane: index }, item, fx);
         let lane = self.lanes.at(index);
         lane.phase = Phase::Intent { probe, deadline };
         lane.awaits = seq;
@@ -196,18 +196,19 @@ impl Part {
         }
         let item =
             SettleItem::Failed { lane: id, record, attempt, parked_due: due, unknown: false };
-        self.settle_failed(index, due, item, fx);
+        self.settle_failed(sh, index, due, item, fx);
     }
 
     /// Queues a failure after which the lane's head stays its head.
     pub(crate) fn settle_failed(
         &mut self,
+        sh: &Shared,
         index: u32,
         due: Option<Timestamp>,
         item: SettleItem,
         fx: &mut Effects,
     ) {
-        let seq = self.settle(What::Failed { lane: index, due }, item, fx);
+        let seq = self.settle(sh.now, What::Failed { lane: index, due }, item, fx);
         let lane = self.lanes.at(index);
         lane.phase = Phase::Settling { leaving: false };
         lane.awaits = seq;
@@ -316,7 +317,7 @@ impl Part {
             may_unpark: last,
             command,
         };
-        let seq = self.settle(what, item, fx);
+        let seq = self.settle(sh.now, what, item, fx);
         let lane = self.lanes.at(index);
         lane.awaits = seq;
         if sh.broken(Mutant::NextBeforeSettled) && !parked && !lane.queue.is_empty() {
@@ -348,7 +349,7 @@ impl Part {
         }
         let (record, due) = (head.record.clone(), Some(head.due));
         let item = SettleItem::Failed { lane: id, record, attempt, parked_due: due, unknown: true };
-        self.settle_failed(index, None, item, fx);
+        self.settle_failed(sh, index, None, item, fx);
     }
 
     /// Puts away what is loaded of a parked lane; it is looked for again at `due`.

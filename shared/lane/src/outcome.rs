@@ -130,7 +130,7 @@ impl Part {
             parked_due: parked.then_some(due),
             unknown: hold,
         };
-        self.settle_failed(index, (parked && !hold).then_some(due), item, fx);
+        self.settle_failed(sh, index, (parked && !hold).then_some(due), item, fx);
         true
     }
 
@@ -368,7 +368,7 @@ impl Part {
         if leaving {
             // What came while the lane might have been unparked waited in memory: its place is behind the rows.
             for event in std::mem::take(&mut lane.queue) {
-                self.append(index, event, fx);
+                self.append(sh, index, event, fx);
             }
         }
         if !self.lanes.at(index).queue.is_empty() {

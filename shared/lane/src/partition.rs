@@ -92,6 +92,8 @@ pub(crate) enum What {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pending {
     pub(crate) seq: SettleSeq,
+    /// When it was queued.
+    pub(crate) at: Timestamp,
     pub(crate) what: What,
 }
 
@@ -206,10 +208,16 @@ impl Part {
     }
 
     /// Queues an item.
-    pub(crate) fn settle(&mut self, what: What, item: SettleItem, fx: &mut Effects) -> SettleSeq {
+    pub(crate) fn settle(
+        &mut self,
+        now: Timestamp,
+        what: What,
+        item: SettleItem,
+        fx: &mut Effects,
+    ) -> SettleSeq {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.pending.push_back(Pending { seq, what });
+        self.pending.push_back(Pending { seq, at: now, what });
         fx.push(Effect::Settle { partition: self.id, epoch: self.epoch, seq, item });
         seq
     }
@@ -280,7 +288,7 @@ impl Part {
         let offset = head.position.offset;
         let what = What::Park { lane: index, delivery: head.delivery, offset, due };
         let item = SettleItem::Park { lane: id, head: as_row(&head), reason, attempt };
-        let seq = self.settle(what, item, fx);
+        let seq = self.settle(sh.now, what, item, fx);
         if sh.broken(Mutant::OffsetBeforeParkDurable) {
             self.ledger.complete(offset);
         }
@@ -303,7 +311,7 @@ impl Part {
         self.open_loaded(delivery, index);
         let what = What::ParkInFlight { id, ep, delivery, offset };
         let item = SettleItem::Park { lane: id, head: row, reason: "window", attempt: None };
-        self.settle(what, item, fx);
+        self.settle(sh.now, what, item, fx);
         self.enter_parked(sh, index, fx);
         self.count_loaded(sh, index);
     }
@@ -324,18 +332,18 @@ impl Part {
         local.parked += 1;
         self.lanes.move_to_end(index, &mut local.list);
         for event in queue {
-            self.append(index, event, fx);
+            self.append(sh, index, event, fx);
         }
     }
 
     /// Adds an event to a parked lane's rows; its offset completes when that is durable.
-    pub(crate) fn append(&mut self, index: u32, event: Event, fx: &mut Effects) {
+    pub(crate) fn append(&mut self, sh: &Shared, index: u32, event: Event, fx: &mut Effects) {
         let lane = self.lanes.at(index);
         lane.appends += 1;
         let id = lane.id;
         let what =
             What::Append { lane: index, delivery: event.delivery, offset: event.position.offset };
-        self.settle(what, SettleItem::Append { lane: id, event: as_row(&event) }, fx);
+        self.settle(sh.now, what, SettleItem::Append { lane: id, event: as_row(&event) }, fx);
     }
 
     /// The lane's last row is gone: it is live if something waits in memory, else idle.

@@ -2,7 +2,7 @@
 //! position back are parked; when what may be incomplete gets scarce, lanes of slow endpoints and lanes with very long
 //! queues are. A backlog that flows is only waited for.
 
-use crate::endpoint::Ep;
+use crate::endpoint::{Ep, PACE_GRACE};
 use crate::lanes::Phase;
 use crate::limits::Limits;
 use crate::partition::{Part, Stage};
@@ -44,7 +44,8 @@ impl Part {
         let most = limits.most_open();
         let ends = u128::from(self.flow.a_second(now)) * limits.slow_after.as_millis();
         let paced = u32::try_from(ends / 1000 / OPEN_PART_OF_SLOW).unwrap_or(u32::MAX);
-        paced.clamp(LEAST_OPEN.min(most), most)
+        // Beside what is under way, which cannot be parked: else slow requests alone could keep all others out.
+        paced.max(LEAST_OPEN).saturating_add(self.in_flight).min(most)
     }
 
     /// Those of one slow endpoint.
@@ -114,10 +115,10 @@ impl Part {
         }
     }
 
-    /// Whether nothing that was to become durable did for seconds: then what endpoints get done says
-    /// nothing about them.
+    /// Whether what was queued first has not become durable for seconds: then what endpoints get done says nothing
+    /// about them.
     pub(crate) fn is_stalled(&self, sh: &Shared) -> bool {
-        !self.pending.is_empty() && self.flow.a_second(sh.now) == 0
+        self.pending.front().is_some_and(|pending| sh.now.since(pending.at) >= PACE_GRACE)
     }
 
     /// Paces begin anew: what was not sent is not the endpoints' fault.

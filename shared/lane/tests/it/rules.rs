@@ -253,6 +253,34 @@ fn a_database_that_stalls_makes_no_endpoint_slow() {
     world.check_end();
 }
 
+/// An event that ends now and then in an otherwise idle partition is no sign of a stalled database: the endpoint's pace
+/// stays what it is, and the others of the partition do not wait behind it.
+#[test]
+fn a_slow_endpoint_is_found_out_though_its_partitions_are_idle_for_long() {
+    let mut world = world(Limits { window_events: 4_000, open_percent: 25, ..roomy() });
+    world.endpoints.get_mut(&endpoint_id(2)).unwrap().max_in_flight = 1;
+    world.set_state(2, EndpointState::Enabled);
+    for n in 0..1_200 {
+        world.publish(2, &format!("slow{n}"), 0);
+    }
+    let last = world.publish(0, "fast", 0);
+    for _ in 0..12 {
+        world.pass(Duration::from_secs(5));
+        // One ends.
+        if let Some(slow) = world.requests.iter().find(|r| r.endpoint == endpoint_id(2)) {
+            let slow = slow.ticket.delivery;
+            world.respond(slow, 200);
+        }
+        if world.under_way(last).is_some() {
+            world.respond(last, 200);
+        }
+        world.pump();
+    }
+    assert!(world.db.inbox.contains_key(&last), "it waited behind a slow endpoint's backlog");
+    world.drain();
+    world.check_end();
+}
+
 #[test]
 fn an_event_of_a_parked_lane_goes_out_behind_what_waits() {
     let mut world = world(roomy());
@@ -406,6 +434,8 @@ fn a_word_that_was_read_before_another_was_durable_is_refused() {
         let first = world.publish(HOLD, "k", 0);
         world.pump();
         unknown_of(&mut world, first);
+        // Its request travels no longer.
+        world.pass(2 * SECOND);
         let lane = World::lane(HOLD, "k");
         let read = world.db.unknown_head(lane);
         let command = world.command(lane, Verdict::NotApplied);
