@@ -50,9 +50,9 @@ async fn round(
         }
     }
     for day in inbox_days_expired(pool, windows.inbox).await? {
-        if !inbox_day_remove(pool, day).await? {
-            // Days after it are younger: what keeps this one may keep them.
-            break;
+        if !inbox_day_remove(pool, day, windows.inbox).await? {
+            // One event that waits for long keeps its own day only.
+            continue;
         }
         metrics.removed("inbox_days", 1);
         tracing::info!(%day, "a day of the inbox was removed");

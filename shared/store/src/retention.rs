@@ -124,11 +124,15 @@ pub async fn inbox_days_expired(
 }
 
 /// Removes a day of the inbox: the range of ids that were made on it. `false`: something can still need it, a row of
-/// this database's outbox of that day or before, or a parked event with such an id; or its locks were not to be had now.
-/// The window, which is longer than any other source's and than the topic's own, speaks for those.
-pub async fn inbox_day_remove(pool: &Pool, day: crate::source::Day) -> Result<bool, Error> {
+/// this database's outbox of that day or before, or a parked event with such an id; or something with such an id ended
+/// within `window` (what a rewind sends has the time of its command); or its locks were not to be had now. The window, which is longer than any other source's and than the topic's own, speaks for those.
+pub async fn inbox_day_remove(
+    pool: &Pool,
+    day: crate::source::Day,
+    window: Duration,
+) -> Result<bool, Error> {
     for _ in 0..LOCK_TRIES {
-        match remove(pool, day).await {
+        match remove(pool, day, window).await {
             Err(error) if error.is_lock_not_available() => tokio::time::sleep(LOCK_PAUSE).await,
             ended => return ended,
         }
@@ -136,11 +140,11 @@ pub async fn inbox_day_remove(pool: &Pool, day: crate::source::Day) -> Result<bo
     Ok(false)
 }
 
-async fn remove(pool: &Pool, day: crate::source::Day) -> Result<bool, Error> {
+async fn remove(pool: &Pool, day: crate::source::Day, window: Duration) -> Result<bool, Error> {
     const DOING: &str = "removing an old partition of the inbox";
     let table = format!("inbox_{}", day.format("%Y%m%d"));
     let mut transaction = pool.begin().await?;
-    if needed(&mut transaction, day).await? {
+    if needed(&mut transaction, day, window).await? {
         return Ok(false);
     }
     for statement in [
@@ -162,13 +166,21 @@ async fn remove(pool: &Pool, day: crate::source::Day) -> Result<bool, Error> {
     Ok(true)
 }
 
-async fn needed(connection: &mut PgConnection, day: crate::source::Day) -> Result<bool, Error> {
+async fn needed(
+    connection: &mut PgConnection,
+    day: crate::source::Day,
+    window: Duration,
+) -> Result<bool, Error> {
     sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM laneway.outbox WHERE created_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC') \
            OR EXISTS (SELECT FROM laneway_control.parked_events \
-             WHERE delivery_id >= laneway_control.inbox_bound($1) AND delivery_id < laneway_control.inbox_bound($1 + 1))",
+             WHERE delivery_id >= laneway_control.inbox_bound($1) AND delivery_id < laneway_control.inbox_bound($1 + 1)) \
+           OR EXISTS (SELECT FROM laneway_control.inbox \
+             WHERE delivery_id >= laneway_control.inbox_bound($1) AND delivery_id < laneway_control.inbox_bound($1 + 1) \
+               AND settled_at > now() - $2 * interval '1 ms')",
     )
     .bind(day)
+    .bind(crate::relay::millis(window))
     .fetch_one(connection)
     .await
     .map_err(Error::doing("looking whether a day of the inbox is needed"))

@@ -96,7 +96,7 @@ async fn a_day_of_the_inbox_goes_only_when_nothing_can_come_again_from_it() {
         ),
     )
     .await;
-    assert!(!inbox_day_remove(&world.pool, day).await.unwrap());
+    assert!(!inbox_day_remove(&world.pool, day, DAY).await.unwrap());
     run(&world, "DELETE FROM laneway.outbox").await;
     // An event that waits with an id of that day.
     world.unknown(&world.record(1, "k"), 1, Duration::ZERO).await;
@@ -105,9 +105,21 @@ async fn a_day_of_the_inbox_goes_only_when_nothing_can_come_again_from_it() {
         &format!("UPDATE laneway_control.parked_events SET delivery_id = laneway_control.inbox_bound('{day}')"),
     )
     .await;
-    assert!(!inbox_day_remove(&world.pool, day).await.unwrap());
-    assert!(inbox_day_remove(&world.pool, expired[1]).await.unwrap(), "another day can go");
+    assert!(!inbox_day_remove(&world.pool, day, DAY).await.unwrap());
+    assert!(inbox_day_remove(&world.pool, expired[1], DAY).await.unwrap(), "another day can go");
     run(&world, "DELETE FROM laneway_control.parked_events").await;
-    assert!(inbox_day_remove(&world.pool, day).await.unwrap());
+    // What a rewind sent today, under its command's time.
+    run(
+        &world,
+        &format!(
+            "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms) \
+             VALUES (laneway_control.inbox_bound('{day}'), '{}', gen_random_uuid(), gen_random_uuid(), 1, 1, 1)",
+            world.tenant.as_uuid()
+        ),
+    )
+    .await;
+    assert!(!inbox_day_remove(&world.pool, day, DAY).await.unwrap());
+    run(&world, "UPDATE laneway_control.inbox SET settled_at = now() - interval '2 days'").await;
+    assert!(inbox_day_remove(&world.pool, day, DAY).await.unwrap());
     assert_eq!(inbox_days_expired(&world.pool, 10 * DAY).await.unwrap().len(), 8);
 }
