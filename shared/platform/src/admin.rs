@@ -72,6 +72,9 @@ impl Readiness {
         let mut waiting = BTreeMap::new();
         if inner.draining {
             waiting.insert("service".to_owned(), "stopping".to_owned());
+        } else if inner.probes.is_empty() {
+            // Nobody has said anything yet: its work has not begun.
+            waiting.insert("service".to_owned(), "starting".to_owned());
         }
         for (name, state) in &inner.probes {
             match state {
@@ -165,6 +168,7 @@ mod tests {
     #[test]
     fn ready_means_every_probe_is_ready_and_nothing_stops() {
         let readiness = Readiness::default();
+        assert_eq!(readiness.report().waiting["service"], "starting", "no probe is no readiness");
         let (database, kafka) = (readiness.probe("database"), readiness.probe("kafka"));
         database.ready();
         let report = readiness.report();
