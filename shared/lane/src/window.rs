@@ -17,10 +17,12 @@ const RELIEF_EVERY: Duration = Duration::from_millis(200);
 const HOT_LANE_PART: u32 = 8;
 const HOT_LANE: u32 = 64;
 /// So many records of a partition may be incomplete at a time, however little gets done.
-const LEAST_OPEN: u32 = 128;
+const LEAST_OPEN: u32 = 256;
 /// Beyond that: what gets done in this part of `slow_after`. A backlog of a healthy endpoint then waits in the log,
 /// where it costs nothing, and never looks as if the endpoint needed longer than `slow_after` for it.
 const OPEN_PART_OF_SLOW: u128 = 2;
+/// Room is given in no smaller parts of that: each batch is a question to the database.
+const ROOM_PART: u32 = 4;
 
 impl Limits {
     /// Records of a partition that may be incomplete at a time, whatever the pace.
@@ -64,7 +66,11 @@ impl Part {
             return 0;
         }
         let window = u64::from(limits.window_events).saturating_sub(events);
-        let open = self.may_be_open(limits, now).saturating_sub(self.ledger.open());
+        let may = self.may_be_open(limits, now);
+        if is_full(self.ledger.open(), may) {
+            return 0;
+        }
+        let open = may.saturating_sub(self.ledger.open());
         u32::try_from(window).unwrap_or(u32::MAX).min(open)
     }
 
@@ -149,8 +155,8 @@ impl Part {
         let most = self.may_be_open(&sh.limits, sh.now);
         let share = self.share(sh);
         let open = u64::from(self.ledger.open());
-        let full =
-            open >= u64::from(most) || self.ledger.open_bytes() >= sh.limits.most_open_bytes();
+        let full = is_full(self.ledger.open(), most)
+            || self.ledger.open_bytes() >= sh.limits.most_open_bytes();
         if open <= share && !full {
             return;
         }
@@ -229,6 +235,11 @@ impl Part {
             lane.wants_park = Some("window");
         }
     }
+}
+
+/// Whether there is no room worth a batch.
+fn is_full(open: u32, may: u32) -> bool {
+    open > may - may / ROOM_PART || open >= may
 }
 
 fn is_beyond_half(limits: &Limits, (events, bytes): (u64, u64)) -> bool {
