@@ -4,8 +4,9 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Between two looks at a condition.
+/// Between the first looks at a condition, and between the later ones: a look may be a query, and many tests look.
 const POLL: Duration = Duration::from_millis(20);
+const POLL_AT_LENGTH: Duration = Duration::from_millis(100);
 
 /// Waits until `condition` is true; panics with `what` when `limit` passes first.
 pub async fn wait_for<F, Fut>(what: &str, limit: Duration, mut condition: F)
@@ -31,8 +32,9 @@ where
         if let Some(value) = condition().await {
             return value;
         }
-        assert!(start.elapsed() < limit, "waited {limit:?} in vain for: {what}");
-        tokio::time::sleep(POLL).await;
+        let waited = start.elapsed();
+        assert!(waited < limit, "waited {limit:?} in vain for: {what}");
+        tokio::time::sleep((waited / 10).clamp(POLL, POLL_AT_LENGTH)).await;
     }
 }
 

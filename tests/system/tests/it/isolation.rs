@@ -1,13 +1,18 @@
 //! One dead key among a thousand.
 
 use crate::support::Scene;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use laneway_system::{EndpointOptions, Options};
 use laneway_testkit::{Behaviour, Kind, Receiver};
+use laneway_wire::EventId;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const KEYS: usize = 1_000;
 const EACH: usize = 20;
+/// 250 events a second.
+const BATCH: usize = 50;
+const BATCH_EVERY: Duration = Duration::from_millis(200);
 
 /// P3, I21: the others' p99 is within 2 s of a run without the dead key.
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +26,8 @@ async fn one_dead_key_delays_no_other() -> Result<()> {
     Ok(())
 }
 
-/// Seconds from the first commit within which 99 % of the living keys' events were answered.
+/// Seconds from commit to answer within which 99 % of the living keys' events were answered, at a load that the
+/// machine carries: a backlog would measure the machine.
 async fn run(dead: bool) -> Result<f64> {
     let mut scene = Scene::shared(Options::default(), vec![EndpointOptions::default()]).await?;
     scene.receivers[0].set_script(move |request| {
@@ -29,21 +35,51 @@ async fn run(dead: bool) -> Result<f64> {
         if dead && marked { Behaviour::status(503) } else { Behaviour::ok() }
     });
     scene.services(2).await?;
-    let start = laneway_system::monotonic_ns();
-    scene.emit(KEYS, EACH, 1_000).await?;
+    let mut tick = tokio::time::interval(BATCH_EVERY);
+    for number in 1..=EACH {
+        for first in (0..KEYS).step_by(BATCH) {
+            tick.tick().await;
+            let events: Vec<(String, Vec<u8>)> = (first..first + BATCH)
+                .map(|key| format!("user_{key}"))
+                .map(|key| {
+                    let payload = format!(r#"{{"key":"{key}","n":{number}}}"#);
+                    (key, payload.into_bytes())
+                })
+                .collect();
+            scene.world.app.emit_many("load.created", &events).await?;
+        }
+    }
     let expected = KEYS * EACH - if dead { EACH } else { 0 };
     scene.world.wait_settled(expected as i64, Duration::from_secs(180)).await;
-    Ok(p99(&scene.receivers[0], start))
+    let committed = committed(&scene).await?;
+    let mut waits = waits(&scene.receivers[0], &committed);
+    assert_eq!(waits.len(), expected);
+    waits.sort_by(f64::total_cmp);
+    Ok(waits[waits.len() * 99 / 100])
 }
 
-fn p99(receiver: &Receiver, start: u64) -> f64 {
-    let mut answered: Vec<u64> = receiver
-        .journal()
-        .entries()
-        .iter()
-        .filter(|entry| entry.kind == Kind::Response && entry.status == Some(200))
-        .map(|entry| entry.ns - start)
-        .collect();
-    answered.sort_unstable();
-    answered.get(answered.len() * 99 / 100).map_or(f64::MAX, |ns| *ns as f64 / 1e9)
+/// When each event was committed, Unix milliseconds.
+async fn committed(scene: &Scene) -> Result<BTreeMap<EventId, f64>> {
+    let sql = "SELECT event_id, extract(epoch FROM created_at) * 1000 AS at FROM laneway.outbox";
+    let rows = scene.world.app.rows(sql).await?;
+    let times = rows.iter().map(|row| {
+        let at = row["at"].as_f64().context("a time")?;
+        Ok((row["event_id"].as_str().context("an id")?.parse()?, at))
+    });
+    times.collect()
+}
+
+/// Seconds from each event's commit to the first answer that accepted it.
+fn waits(receiver: &Receiver, committed: &BTreeMap<EventId, f64>) -> Vec<f64> {
+    let (mut requests, mut waits) = (BTreeMap::new(), BTreeMap::new());
+    for entry in receiver.journal().entries().iter() {
+        if entry.kind == Kind::Request {
+            requests.insert(entry.request, entry.webhook_id.clone());
+        } else if entry.status == Some(200) {
+            let id = requests[&entry.request].as_ref().expect("each request names its event");
+            let id: EventId = id.parse().expect("an event's id");
+            waits.entry(id).or_insert((entry.unix_ms as f64 - committed[&id]) / 1e3);
+        }
+    }
+    waits.into_values().collect()
 }
