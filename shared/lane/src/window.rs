@@ -17,7 +17,7 @@ const RELIEF_EVERY: Duration = Duration::from_millis(200);
 const HOT_LANE_PART: u32 = 8;
 const HOT_LANE: u32 = 64;
 /// So many records of a partition may be incomplete at a time, however little gets done.
-const LEAST_OPEN: u32 = 256;
+const LEAST_OPEN: u32 = 64;
 /// Beyond that: what gets done in this part of `slow_after`. A backlog of a healthy endpoint then waits in the log,
 /// where it costs nothing, and never looks as if the endpoint needed longer than `slow_after` for it.
 const OPEN_PART_OF_SLOW: u128 = 2;
