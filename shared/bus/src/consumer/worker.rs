@@ -20,20 +20,13 @@ use crate::BusError;
 const IDLE: Duration = Duration::from_millis(100);
 /// Client events (rebalances, errors, log lines) served per turn.
 const CLIENT_EVENTS: usize = 16;
-/// A start that the client is not ready for is tried again after this.
-const SEEK_RETRY: Duration = Duration::from_millis(10);
-/// After so many refusals (half a second) the client has given the partition up and has to be given it anew: so after
-/// the topic was deleted and made again.
-const SEEK_TRIES: u32 = 50;
-/// The client answers a seek from memory.
-const SEEK_LIMIT: Duration = Duration::from_secs(1);
-
 /// One assigned partition.
 struct Partition {
-    queue: PartitionQueue<Rebalances>,
     reading: Reading,
-    /// How often the client was not ready for a start.
-    refused: u32,
+    /// The client has only partitions that are read: one that stood anywhere else would ask the broker where that is,
+    /// and an answer that comes after the start moves it there (librdkafka 2.12: an outdated answer to an offset query
+    /// begins the query anew, also behind a seek).
+    queue: Option<PartitionQueue<Rebalances>>,
 }
 
 /// Where a partition is read; `start` is the number of the caller's order.
@@ -121,10 +114,9 @@ impl Worker {
 
     /// How long nothing can happen without the bell.
     fn patience(&self) -> Duration {
-        let starting = !self.shared.desk().starts.is_empty();
         let draining =
             self.draining.map(|(until, _)| until.saturating_duration_since(Instant::now()));
-        draining.unwrap_or(IDLE).min(if starting { SEEK_RETRY } else { IDLE })
+        draining.unwrap_or(IDLE).min(IDLE)
     }
 
     fn rebalance(&mut self, rebalance: Rebalance) {
@@ -143,30 +135,28 @@ impl Worker {
     }
 
     fn assign(&mut self, partitions: Vec<i32>) {
-        self.partitions.clear();
-        // The beginning is only a place to stand until the caller gives the position: what is read ahead of there is
-        // dropped, and everything of it that could pass for a record wanted lies in order.
-        self.place(partitions.iter().map(|&partition| (partition, Reading::No)).collect());
+        let waiting = |&partition| (partition, Partition { reading: Reading::No, queue: None });
+        self.partitions = partitions.iter().map(waiting).collect();
+        self.place();
         self.tell(Event::Assigned(partitions));
     }
 
-    /// Gives the client all partitions, each with where it is read.
-    fn place(&mut self, places: Vec<(i32, Reading)>) {
+    /// Gives the client the partitions that are read, each from where it is read next. What was read ahead of them is
+    /// dropped: the client counts it as of an assignment that is over.
+    fn place(&mut self) {
         let mut list = TopicPartitionList::new();
-        for (partition, reading) in places {
+        let topic = &self.settings.topic;
+        for (&number, partition) in &mut self.partitions {
             // An old queue goes first: its end silences the bell of the new one.
-            self.partitions.remove(&partition);
+            partition.queue = None;
+            let Reading::From { next, .. } = partition.reading else { continue };
             // Split before the assignment: so no record can come by the common queue.
-            let queue = self.client.split_partition_queue(&self.settings.topic, partition);
-            let Some(mut queue) = queue else { continue };
-            let bell = self.shared.clone();
-            queue.set_nonempty_callback(move || bell.wake());
-            let offset = match reading {
-                Reading::From { next, .. } => Offset::Offset(next),
-                Reading::No | Reading::OutOfRange { .. } => Offset::Beginning,
-            };
-            self.partitions.insert(partition, Partition { queue, reading, refused: 0 });
-            let added = list.add_partition_offset(&self.settings.topic, partition, offset);
+            partition.queue = self.client.split_partition_queue(topic, number).map(|mut queue| {
+                let bell = self.shared.clone();
+                queue.set_nonempty_callback(move || bell.wake());
+                queue
+            });
+            let added = list.add_partition_offset(topic, number, Offset::Offset(next));
             added.expect("a position is an offset");
         }
         if let Err(error) = self.client.assign(&list) {
@@ -250,30 +240,15 @@ impl Worker {
 
     fn start(&mut self) {
         let starts = std::mem::take(&mut self.shared.desk().starts);
-        let mut given_up = false;
+        let mut started = false;
         for (number, (start, offset)) in starts {
-            let Some(partition) = self.partitions.get_mut(&number) else { continue };
-            let topic = &self.settings.topic;
-            match self.client.seek(topic, number, Offset::Offset(offset), SEEK_LIMIT) {
-                Ok(()) => partition.refused = 0,
-                Err(error) if partition.refused < SEEK_TRIES => {
-                    // Right after an assignment the client is not ready: the order stays, unless there is a newer one.
-                    tracing::trace!(%error, partition = number, "start is tried again");
-                    partition.refused += 1;
-                    partition.reading = Reading::No;
-                    self.shared.desk().starts.entry(number).or_insert((start, offset));
-                    continue;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, partition = number, "the client gave a partition up");
-                    given_up = true;
-                }
+            if let Some(partition) = self.partitions.get_mut(&number) {
+                partition.reading = Reading::From { start, next: offset };
+                started = true;
             }
-            partition.reading = Reading::From { start, next: offset };
         }
-        if given_up {
-            let places = self.partitions.iter();
-            self.place(places.map(|(&number, partition)| (number, partition.reading)).collect());
+        if started {
+            self.place();
         }
     }
 
@@ -309,7 +284,8 @@ impl Worker {
                     (start, Event::OffsetOutOfRange { partition: number, wanted })
                 }
                 Reading::From { start, next } => {
-                    let (records, end) = take(&partition.queue, &self.settings, next);
+                    let Some(queue) = &partition.queue else { continue };
+                    let (records, end) = take(queue, &self.settings, next);
                     let next = records.last().map_or(next, |last| last.offset + 1);
                     partition.reading = match end {
                         End::Error(
@@ -386,7 +362,7 @@ fn take(
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
                 return (records, End::Error(code));
             }
-            // Read ahead before the start.
+            // Of a compressed batch in which the start lies.
             Some(Ok(message)) if message.offset() < next => {}
             Some(Ok(message)) => {
                 let key = Bytes::copy_from_slice(message.key().unwrap_or_default());
