@@ -68,8 +68,8 @@ impl Error {
             | sqlx::Error::WorkerCrashed => true,
             sqlx::Error::Database(error) => error.code().is_some_and(|code| {
                 // 08 connection, 40 deadlock and serialization, 53 resources, 57P restarting, 55P03 lock timeout,
-                // 57014 statement timeout, 25006 read-only.
-                ["08", "40", "53", "57P", "55P03", "57014", "25006"]
+                // 57014 statement timeout, 25006 read-only, 25P03 silent in a transaction for too long.
+                ["08", "40", "53", "57P", "55P03", "57014", "25006", "25P03"]
                     .iter()
                     .any(|class| code.starts_with(class))
             }),

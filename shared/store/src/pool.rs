@@ -34,6 +34,11 @@ impl Options {
     }
 }
 
+/// The server ends a session that leaves a transaction open for so long without a word: a process that is paused, or cut
+/// off, in the middle of one must not hold its locks against whoever takes over (P13). Our transactions have nothing to
+/// wait for between their statements; this is well below a lease, and only a machine that stands still reaches it.
+const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(5);
+
 /// Connections to one database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Pool {
@@ -116,14 +121,16 @@ impl Pool {
     }
 }
 
-/// Why this server may not be used, if it may not. Statements of a transaction each need their own snapshot, whatever
-/// the role's default is, so that is set here too.
+/// Why this server may not be used, if it may not. What our transactions rely on is set here too, whatever the role's
+/// defaults are: a snapshot for each of their statements, and an end if nobody goes on with them.
 async fn refusal(connection: &mut PgConnection) -> Result<Option<&'static str>, sqlx::Error> {
     let row = sqlx::query(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('fsync'), \
          current_setting('synchronous_commit'), \
-         set_config('default_transaction_isolation', 'read committed', false)",
+         set_config('default_transaction_isolation', 'read committed', false), \
+         set_config('idle_in_transaction_session_timeout', $1, false)",
     )
+    .bind(IDLE_IN_TRANSACTION.as_millis().to_string())
     .persistent(false)
     .fetch_one(connection)
     .await?;

@@ -2,7 +2,8 @@
 
 use super::World;
 use laneway_store::delivery::{
-    OwnerState, inbox_partitions_make, owner_read, owner_release, owner_take, owner_timeout_raise,
+    OwnerState, groups_write, inbox_partitions_make, owner_read, owner_release, owner_take,
+    owner_timeout_raise,
 };
 use std::time::Duration;
 
@@ -77,4 +78,16 @@ async fn the_inbox_gets_its_days_once_and_an_id_goes_to_its_day() {
         );
         assert_eq!(world.value(&found).await, want);
     }
+}
+
+/// P13: an owner that is paused, or cut off, between two statements of a settle transaction.
+#[tokio::test]
+async fn an_open_transaction_of_an_owner_that_says_nothing_holds_up_no_successor() {
+    let world = World::new().await;
+    let written = groups_write(&world.pool, &[world.group(0, &[])]).await.unwrap();
+    let waiting = tokio::time::timeout(Duration::from_secs(30), world.take(0));
+    let taken = waiting.await.expect("the server ends the silent session");
+    assert!(taken > world.epochs[0]);
+    let error = written.commit().await.expect_err("nothing of it was written");
+    assert!(error.is_transient(), "{error:?}");
 }
