@@ -276,7 +276,14 @@ impl Metrics {
         let result = match result {
             AttemptResult::NotStarted => return,
             AttemptResult::NotSent { class: "dns" } => "dns",
-            AttemptResult::NotSent { class: "tls" } => "tls",
+            AttemptResult::NotSent {
+                class:
+                    "tls"
+                    | "certificate_expired"
+                    | "certificate_name"
+                    | "certificate_untrusted"
+                    | "client_certificate",
+            } => "tls",
             AttemptResult::NotSent { class: "target_not_allowed" } => "blocked",
             AttemptResult::NotSent { .. } => "connect",
             AttemptResult::Unknown { class: "timeout", .. } => "timeout",

@@ -12,6 +12,9 @@ pub(crate) fn classify(error: &reqwest::Error) -> SendResult {
         SendResult::NotSent { class: "bad_request" }
     } else if error.is_connect() {
         SendResult::NotSent { class: connect_class(error) }
+    } else if causes(error).any(wants_certificate) {
+        // TLS 1.3: the receiver's half of the handshake ends after ours, and it reads no request before that.
+        SendResult::NotSent { class: "client_certificate" }
     } else if error.is_timeout() {
         SendResult::Unknown { class: "timeout" }
     } else if causes(error).any(is_reset) {
@@ -28,6 +31,8 @@ fn connect_class(error: &reqwest::Error) -> &'static str {
         "connect_timeout"
     } else if error.is_dns() {
         "dns"
+    } else if let Some(class) = causes(error).find_map(certificate_class) {
+        class
     } else if causes(error).any(is_tls) {
         "tls"
     } else if causes(error).any(|cause| is_io(cause, &[io::ErrorKind::ConnectionRefused])) {
@@ -45,6 +50,22 @@ fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)
             None => cause.source(),
         }
     })
+}
+
+/// What is wrong with the receiver's certificate.
+fn certificate_class(cause: &(dyn Error + 'static)) -> Option<&'static str> {
+    use rustls::CertificateError as Wrong;
+    let Some(rustls::Error::InvalidCertificate(wrong)) = cause.downcast_ref() else { return None };
+    Some(match wrong {
+        Wrong::Expired | Wrong::ExpiredContext { .. } => "certificate_expired",
+        Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => "certificate_name",
+        _ => "certificate_untrusted",
+    })
+}
+
+fn wants_certificate(cause: &(dyn Error + 'static)) -> bool {
+    let alert = rustls::AlertDescription::CertificateRequired;
+    matches!(cause.downcast_ref(), Some(rustls::Error::AlertReceived(received)) if *received == alert)
 }
 
 fn is_tls(cause: &(dyn Error + 'static)) -> bool {

@@ -63,9 +63,10 @@ pub struct Sent {
 /// What came back (design 5.5, I11). What it means for the delivery is not judged here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendResult {
-    /// It is certain that no byte of the request left.
+    /// It is certain that no byte of the request left, or that none was read.
     NotSent {
-        /// `refused`, `dns`, `tls`, `connect_timeout`, `connect`, `connections_busy`, `target_not_allowed`,
+        /// `refused`, `dns`, `tls`, `certificate_expired`, `certificate_name` (it is another name's),
+        /// `certificate_untrusted`, `client_certificate` (the receiver wants one), `connect_timeout`, `connect`, `connections_busy`, `target_not_allowed`,
         /// `bad_header`, `bad_secrets`, `bad_request`, or the code of a [`crate::UrlProblem`].
         class: &'static str,
     },

@@ -9,3 +9,4 @@ mod faults;
 mod limits;
 mod receiver;
 mod request;
+mod tls;
