@@ -200,6 +200,9 @@ pub(crate) struct FaultLine {
     pub(crate) endpoint: Option<String>,
     #[serde(default)]
     pub(crate) key: Option<String>,
+    /// Endpoint and key of each lane that a lost lease was about.
+    #[serde(default)]
+    pub(crate) lanes: Vec<(String, String)>,
 }
 
 /// Text that points into its line where it can.

@@ -199,7 +199,10 @@ impl Judge<'_> {
             is_late || self.faults.iter().any(|fault| fault.leaves_stragglers(since, now));
         if falls_back
             && !is_late
-            && !self.faults.iter().any(|fault| fault.loses_attempts(since, now))
+            && !self
+                .faults
+                .iter()
+                .any(|fault| fault.loses_attempts((endpoint, row.key), since, now))
         {
             self.findings.add(Check::I7, &[pair.last, at]);
         }
@@ -309,17 +312,20 @@ impl Judge<'_> {
     /// I3: each repeat of a delivery needs a fault of its own. Gives the number explained.
     fn judge_repeats(&mut self) -> u64 {
         let exact = ns(self.options.fault_times);
+        let deadline = self.options.deadline.map_or(0, ns);
         let mut explained = 0;
         for repeated in std::mem::take(&mut self.repeats) {
             let pair = &self.world.pairs[repeated.pair as usize];
             let repeat = Repeat {
                 endpoint: pair.endpoint,
+                key: self.world.rows[pair.row as usize].key,
                 answered_ns: pair.answered_ns,
                 read_ns: repeated.read_ns,
                 is_overtaken: repeated.is_overtaken,
                 conn_last_ns: self.connections.get(&repeated.conn).copied().unwrap_or(i64::MIN),
             };
-            let faults = self.faults.iter().filter(|fault| fault.explains(&repeat, exact)).count();
+            let explain = |fault: &&Fault| fault.explains(&repeat, exact, deadline);
+            let faults = self.faults.iter().filter(explain).count();
             let is_late =
                 self.options.deadline.is_some_and(|limit| pair.answered_after + exact >= ns(limit));
             if faults + usize::from(is_late) >= repeated.nth as usize {

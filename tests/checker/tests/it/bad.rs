@@ -131,6 +131,43 @@ fn i3_a_repeat_that_a_kill_of_something_else_does_not_explain() {
     }
 }
 
+// The leases of other lanes; one that was lost only after the repeat; one that began long after the answer.
+#[test]
+fn i3_a_repeat_that_a_lost_lease_does_not_explain() {
+    for (endpoint, key, from, to) in [
+        ("/a", "v", 0, 3_000),
+        ("/b", "u", 0, 3_000),
+        ("/a", "u", 0, 9_000),
+        ("/a", "u", 2_000, 5_000),
+    ] {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        h.rows(&[2], "v");
+        h.deadline(2_000);
+        h.send(1, 1, 200, 10);
+        h.send(2, 1, 200, 20);
+        h.send(1, 1, 200, 8_000);
+        h.fault("lease_lost", "deliver-1", from, to)["lanes"] = json!([[endpoint, key]]);
+        h.assert_bad("I3");
+    }
+}
+
+// A successor waits until the requests of a lost lease have ended: nothing arrives late, and never two at once.
+#[test]
+fn i5_a_lost_lease_is_no_excuse_for_a_late_request() {
+    let mut h = History::new();
+    h.rows(&[1, 2], "u");
+    h.deadline(2_000);
+    h.send(1, 1, 200, 10);
+    h.send(1, 1, 200, 7_000);
+    h.send(2, 1, 200, 7_100);
+    h.send(1, 1, 200, 7_200);
+    for _ in 0..2 {
+        h.fault("lease_lost", "deliver-1", 0, 3_000)["lanes"] = json!([["/a", "u"]]);
+    }
+    h.assert_bad("I5");
+}
+
 #[test]
 fn i3_a_second_repeat_needs_a_second_kill() {
     let mut h = good();

@@ -166,6 +166,24 @@ fn a_straggler_of_a_paused_owner_is_explained() {
 }
 
 #[test]
+fn what_an_owner_could_not_record_before_its_lease_was_lost_is_sent_again() {
+    let mut h = History::new();
+    h.rows(&[1, 2], "u");
+    h.rows(&[3], "v");
+    h.deadline(2_000);
+    h.send(1, 1, 200, 10);
+    h.request(3, 2, 3, 2_900); // begun within the lease, answered after it
+    h.response(3, 200, 3, 4_500);
+    let lanes = json!([["/a", "u"], ["/a", "v"], ["/a", "nobody"]]);
+    h.fault("lease_lost", "deliver-1", 0, 3_000)["lanes"] = lanes;
+    h.send(1, 1, 200, 7_000);
+    h.send(3, 1, 200, 7_000); // of the second attempt nothing was recorded either
+    h.send(2, 1, 200, 7_100);
+    let figures = h.assert_good().figures;
+    assert_eq!((figures.duplicates, figures.duplicates_explained), (2, 2));
+}
+
+#[test]
 fn a_request_that_the_network_held_back_arrives_late() {
     let mut h = History::new();
     h.rows(&[1, 2], "u");
