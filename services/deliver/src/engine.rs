@@ -115,8 +115,9 @@ pub(crate) struct Engine {
     pub(crate) consumer: Consumer,
     pub(crate) endpoints: Endpoints,
     pub(crate) buckets: Buckets,
-    /// What Kafka has assigned.
+    /// What Kafka has assigned, and whether it ever has: also none is an assignment.
     pub(crate) assigned: BTreeSet<Partition>,
+    pub(crate) joined: bool,
     /// Take-overs under way, each with its number.
     pub(crate) takings: BTreeMap<Partition, (u64, CancellationToken)>,
     pub(crate) next_taking: u64,

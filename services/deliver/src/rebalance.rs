@@ -36,6 +36,7 @@ impl Engine {
                 self.metrics.rebalance("assigned");
                 tracing::info!(count = partitions.len(), "partitions assigned");
                 self.assigned = partitions.into_iter().map(number).collect();
+                self.joined = true;
                 self.ready.ready();
                 for partition in self.assigned.clone() {
                     self.begin_take(partition);

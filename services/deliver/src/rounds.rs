@@ -119,6 +119,12 @@ impl Engine {
     /// Between the position and the end of each partition lie its records that are not complete.
     pub(crate) fn ends(&mut self, ends: Option<Vec<i64>>) {
         self.lag_round.under_way = false;
+        if self.joined && !self.leaving {
+            match ends {
+                Some(_) => self.ready.ready(),
+                None => self.ready.not_ready("Kafka does not answer"),
+            }
+        }
         let ends = ends.unwrap_or_default();
         let lag = self.parts.keys().filter_map(|&partition| {
             let end = ends.get(partition as usize)?;

@@ -125,6 +125,7 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
         consumer,
         buckets: Arc::new(buckets),
         assigned: BTreeSet::new(),
+        joined: false,
         takings: BTreeMap::new(),
         next_taking: 0,
         parts: BTreeMap::new(),

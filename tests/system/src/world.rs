@@ -289,6 +289,14 @@ impl World {
         Ok(())
     }
 
+    /// Whether a process says that it is ready now.
+    pub async fn is_ready(&self, name: &str) -> bool {
+        match self.admin.get(name) {
+            Some(&port) => is_ready(port).await,
+            None => false,
+        }
+    }
+
     /// The admin port of a process.
     pub fn admin_port(&self, name: &str) -> Option<u16> {
         self.admin.get(name).copied()

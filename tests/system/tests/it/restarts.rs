@@ -3,7 +3,7 @@
 use crate::support::Scene;
 use anyhow::Result;
 use laneway_system::{EndpointOptions, Options, monotonic_ns};
-use laneway_testkit::Stack;
+use laneway_testkit::{Stack, wait_for};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,11 +30,16 @@ async fn under_load(stack: &Stack) -> Result<(Scene, tokio::task::JoinHandle<Res
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_and_restarted_loses_nothing() -> Result<()> {
     let stack = Stack::private_kafka().await?;
-    let (scene, load) = under_load(&stack).await?;
+    let (mut scene, load) = under_load(&stack).await?;
     scene.world.wait_settled(600, Duration::from_secs(60)).await;
     let start = monotonic_ns();
     stack.kill_kafka().await?;
+    wait_for("deliver says that Kafka is away", Duration::from_secs(60), || async {
+        !scene.world.is_ready("deliver-1").await
+    })
+    .await;
     stack.start_kafka().await?;
+    scene.world.ready("deliver-1").await?;
     scene.world.faults.note_since("kafka_kill", "kafka", start);
     assert_eq!(load.await??, 0, "the application notices nothing of the broker");
     scene.drained(Duration::from_secs(180)).await;
