@@ -67,6 +67,12 @@ impl Lease {
         until.saturating_sub(clock::boottime())
     }
 
+    /// How long ago it ran out.
+    pub(crate) fn over_for(&self) -> Duration {
+        let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
+        clock::boottime().saturating_sub(until)
+    }
+
     /// A renewal, sent at `asked`, is durable. `false`: the lease had run out meanwhile, or has even so.
     pub(crate) fn extend(&self, asked: Duration) -> bool {
         if !self.holds() {

@@ -55,7 +55,7 @@ impl Engine {
             }
             Event::Lost(partitions) => {
                 self.metrics.rebalance("lost");
-                tracing::warn!(count = partitions.len(), "partitions lost");
+                tracing::warn!(?partitions, "partitions lost");
                 self.unassign(&partitions);
                 for partition in partitions.into_iter().map(number) {
                     self.forget(partition);
@@ -249,6 +249,16 @@ impl Engine {
         if self.held(partition, epoch).is_some() {
             self.forget(partition);
         }
+    }
+
+    /// Drops a partition whose lease ran out, whatever held its renewal up.
+    pub(crate) fn ran_out(&mut self, partition: Partition) {
+        if let Some(part) = self.parts.get(&partition) {
+            let ago_ms = part.lease.over_for().as_millis() as u64;
+            tracing::warn!(partition, ago_ms, "lease ran out");
+            self.metrics.lease_lost.inc();
+        }
+        self.forget(partition);
     }
 
     /// Drops everything of the partition; takes it again if Kafka still proposes it.

@@ -148,9 +148,7 @@ impl Engine {
             }
         }
         for partition in over {
-            tracing::warn!(partition, "lease ran out");
-            self.metrics.lease_lost.inc();
-            self.forget(partition);
+            self.ran_out(partition);
         }
     }
 

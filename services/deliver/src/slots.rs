@@ -139,10 +139,12 @@ impl Engine {
                 (generation, unparked, known)
             }
             Some(GroupEnd::Fenced) => {
+                let ago_ms = part.lease.over_for().as_millis() as u64;
                 tracing::error!(
                     partition,
                     epoch,
                     items,
+                    ago_ms,
                     "fenced: another instance owns the partition"
                 );
                 self.forget(partition);
@@ -151,13 +153,12 @@ impl Engine {
             None => {
                 // The lease ended; what was to be written is written by the next owner.
                 self.metrics.stale_settles.inc_by(items as u64);
-                self.forget(partition);
+                self.ran_out(partition);
                 return;
             }
         };
         if renewed && !part.lease.extend(asked) {
-            self.metrics.lease_lost.inc();
-            self.forget(partition);
+            self.ran_out(partition);
             return;
         }
         part.asking = false;
