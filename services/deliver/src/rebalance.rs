@@ -251,19 +251,15 @@ impl Engine {
         }
     }
 
-    /// Drops a partition whose lease ran out, whatever held its renewal up.
-    pub(crate) fn ran_out(&mut self, partition: Partition) {
-        if let Some(part) = self.parts.get(&partition) {
-            let ago_ms = part.lease.over_for().as_millis() as u64;
-            tracing::warn!(partition, ago_ms, "lease ran out");
-            self.metrics.lease_lost.inc();
-        }
-        self.forget(partition);
-    }
-
-    /// Drops everything of the partition; takes it again if Kafka still proposes it.
+    /// Drops everything of the partition; takes it again if Kafka still proposes it. A lease that ran out is counted,
+    /// whoever noticed first: the clock, a write, or Kafka.
     pub(crate) fn forget(&mut self, partition: Partition) {
         if let Some(part) = self.parts.remove(&partition) {
+            let ago = part.lease.over_for();
+            if ago > Duration::ZERO {
+                tracing::warn!(partition, ?ago, "lease ran out");
+                self.metrics.lease_lost.inc();
+            }
             part.lease.end();
             self.commands.retain(|_, (of, _)| *of != partition);
             self.metrics.stale_settles.inc_by(part.queue.len() as u64);

@@ -148,7 +148,7 @@ impl Engine {
             }
         }
         for partition in over {
-            self.ran_out(partition);
+            self.forget(partition);
         }
     }
 

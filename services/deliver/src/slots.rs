@@ -153,12 +153,12 @@ impl Engine {
             None => {
                 // The lease ended; what was to be written is written by the next owner.
                 self.metrics.stale_settles.inc_by(items as u64);
-                self.ran_out(partition);
+                self.forget(partition);
                 return;
             }
         };
         if renewed && !part.lease.extend(asked) {
-            self.ran_out(partition);
+            self.forget(partition);
             return;
         }
         part.asking = false;
