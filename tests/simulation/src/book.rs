@@ -46,7 +46,11 @@ pub struct Story {
     pub intent: Option<(Epoch, u32)>,
     /// When a command last released it, and how many attempts were recorded then.
     pub released: Option<(Time, u32)>,
-    /// Operators' words about it.
+    /// How often its work was done, and how often later than anybody can wait for.
+    pub effects: u32,
+    /// See `effects`.
+    pub late_effects: u32,
+    /// Words about it, of operators and authorities.
     pub words: Vec<(i64, Word)>,
 }
 
@@ -265,7 +269,13 @@ impl Book {
             Event::Position { partition, next_offset, .. } => {
                 self.partitions[*partition as usize].next_offset = *next_offset;
             }
-            Event::Commanded { command, delivery, verdict } => {
+            Event::Worked { delivery, late, .. } => {
+                let story = &mut self.deliveries[*delivery as usize];
+                story.effects += u32::from(!late);
+                story.late_effects += u32::from(*late);
+            }
+            Event::Commanded { command, delivery, verdict }
+            | Event::Answered { command, delivery, verdict, .. } => {
                 self.deliveries[*delivery as usize].words.push((*command, *verdict));
             }
             Event::Endpoint { endpoint, state } => {
@@ -320,6 +330,8 @@ impl Book {
             held: false,
             intent: None,
             released: None,
+            effects: 0,
+            late_effects: 0,
             words: Vec::new(),
         });
     }

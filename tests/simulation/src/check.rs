@@ -1,6 +1,7 @@
 //! One checker per promise. A checker sees a line of the log beside the book of all lines before it.
 
 mod fence;
+mod lookup;
 mod order;
 mod progress;
 mod repeat;
@@ -55,6 +56,9 @@ pub fn all(rules: &Rules) -> Vec<Box<dyn Checker>> {
         Box::new(repeat::Repeats),
         Box::new(repeat::Held),
         Box::new(repeat::IntentFirst),
+        Box::new(lookup::OneEffect),
+        Box::new(lookup::QuietPeriod),
+        Box::new(lookup::Verdicts),
         Box::new(time::OneProbe::new(rules)),
         Box::new(time::Backoff::new(rules)),
         Box::new(time::Horizon::new(rules)),

@@ -111,12 +111,17 @@ pub enum Switch {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Policy {
     Resend,
+    Lookup,
     Hold,
 }
 
 impl From<OnUnknown> for Policy {
     fn from(on: OnUnknown) -> Self {
-        if on == OnUnknown::Resend { Self::Resend } else { Self::Hold }
+        match on {
+            OnUnknown::Resend => Self::Resend,
+            OnUnknown::Lookup => Self::Lookup,
+            OnUnknown::Hold => Self::Hold,
+        }
     }
 }
 
@@ -237,6 +242,23 @@ pub enum Event {
     Commanded {
         command: i64,
         delivery: Delivery,
+        verdict: Word,
+    },
+    /// The receiver has done what a request asks for; `late`: when its sender could not be waited for any more.
+    Worked {
+        request: Request,
+        delivery: Delivery,
+        late: bool,
+    },
+    /// An authority is asked what became of a request.
+    Asked {
+        delivery: Delivery,
+    },
+    /// Its answer on the unknown of so many attempts became a command.
+    Answered {
+        command: i64,
+        delivery: Delivery,
+        attempts: u32,
         verdict: Word,
     },
     CommandDone {

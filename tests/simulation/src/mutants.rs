@@ -35,11 +35,17 @@ pub enum Slip {
     HorizonNotFixed,
     /// Enabling an endpoint again is not remembered: the time for which it was disabled counts (I22).
     StandstillForgotten,
+    /// An authority is asked as soon as its unknown is seen (I13).
+    AskedAtOnce,
+    /// An authority that cannot say is taken to have said "not applied" (I14).
+    GuessedWhenDown,
+    /// An answer counts whoever has the claim and whatever has become of the unknown meanwhile (5.8).
+    StaleAnswerCounts,
 }
 
 impl Slip {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::TakeOverAtOnce,
         Self::LeaseUnchecked,
         Self::FenceUnchecked,
@@ -53,6 +59,9 @@ impl Slip {
         Self::GarbageDropped,
         Self::HorizonNotFixed,
         Self::StandstillForgotten,
+        Self::AskedAtOnce,
+        Self::GuessedWhenDown,
+        Self::StaleAnswerCounts,
     ];
 }
 

@@ -74,6 +74,9 @@ impl World {
             self.nemesis.index(self.store.deliveries.len()) as u32
         };
         let verdict = self.nemesis.pick(&[Verdict::Delivered, Verdict::NotApplied]);
+        if self.is_asked(delivery) {
+            return; // people guess, and a guess may do it twice
+        }
         self.faults += 1;
         self.resolve(delivery, verdict);
     }
@@ -84,11 +87,11 @@ impl World {
         self.log(Event::Commanded { command, delivery, verdict: verdict.into() });
     }
 
-    /// In the cured world a person answers for every unknown.
+    /// In the cured world a person answers for every unknown that no authority is asked about.
     pub(crate) fn resolve_all(&mut self) {
         for (delivery, _) in self.store.unknowns() {
             let open = self.store.commands.iter().any(|c| c.delivery == delivery && !c.done);
-            if !open {
+            if !open && !self.is_asked(delivery) {
                 let verdict = self.chance.pick(&[Verdict::Delivered, Verdict::NotApplied]);
                 self.resolve(delivery, verdict);
             }

@@ -19,6 +19,9 @@ const DRAIN: i64 = 150_000;
 /// A process's idea of the database's time lags by at most this, ms (the age of the last reading).
 pub const MAX_SKEW: i64 = 60;
 
+/// An authority is asked so long after a request can have ended, ms (I13).
+pub const ASK_GRACE: i64 = 500;
+
 /// Kinds of faults; a schedule can be replayed without some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -45,11 +48,12 @@ pub enum Fault {
     Skew,
     LateResults,
     TornStop,
+    Authority,
 }
 
 impl Fault {
     /// All of them, in the order of their bits.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Crash,
         Self::Pause,
         Self::Rebalance,
@@ -71,6 +75,7 @@ impl Fault {
         Self::Skew,
         Self::LateResults,
         Self::TornStop,
+        Self::Authority,
     ];
 
     const fn bit(self) -> u32 {
@@ -270,8 +275,8 @@ impl Plan {
 
 fn endpoint(rng: &mut Rng, has: &impl Fn(Fault) -> bool, heal_at: i64) -> EndpointPlan {
     let on_unknown = match rng.range(0, 9) {
-        0..=5 => OnUnknown::Resend,
-        6..=8 => OnUnknown::Hold,
+        0..=4 => OnUnknown::Resend,
+        5..=6 => OnUnknown::Hold,
         _ => OnUnknown::Lookup,
     };
     let mut moods = Vec::new();

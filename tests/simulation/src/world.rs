@@ -1,5 +1,6 @@
 //! The world: virtual time, the topic, the database, the network and the processes, driven by one seed.
 
+mod authority;
 mod heal;
 mod topic;
 mod travel;
@@ -12,8 +13,9 @@ use crate::receiver::Phase;
 use crate::rng::Rng;
 use crate::shell::{Part, Process};
 use crate::store::{Owner, Settle, Settled, Store};
+use authority::{Asked, Desk};
 use laneway_lane::{
-    AttemptResult, Effect, Endpoint, EndpointState, Epoch, Input, Known, Partition, Ticket,
+    AttemptResult, Effect, Endpoint, EndpointState, Epoch, Input, Known, Partition, Ticket, Verdict,
 };
 use laneway_wire::{EndpointId, TenantId, Timestamp};
 use std::cmp::Ordering;
@@ -99,6 +101,15 @@ pub(crate) enum Happening {
         effect: Box<Effect>,
     },
     Arrive(Request),
+    /// The receiver does what a request asks for.
+    Work(Request),
+    /// A reconciler looks around.
+    Reconcile,
+    Ask(Asked),
+    Answered {
+        asked: Asked,
+        verdict: Option<Verdict>,
+    },
     Produce,
     Nemesis,
     Restart(usize),
@@ -170,6 +181,9 @@ pub struct World {
     producer: Rng,
     /// What the nemesis does.
     pub(crate) nemesis: Rng,
+    /// What receivers have done without saying so.
+    ledger: Rng,
+    desk: Desk,
     pub(crate) store: Store,
     pub(crate) topic: Vec<Vec<LogRecord>>,
     pub(crate) processes: Vec<Process>,
@@ -245,6 +259,8 @@ impl World {
             moods: Rng::new(seed, 3),
             producer: Rng::new(seed, 4),
             nemesis: Rng::new(seed, 5),
+            ledger: Rng::new(seed, 6),
+            desk: Desk::default(),
             store,
             topic: vec![Vec::new(); plan.partitions as usize],
             processes,
@@ -266,6 +282,7 @@ impl World {
             world.started(instance);
         }
         world.at(0, Happening::Produce);
+        world.start_reconcilers();
         world.at(world.plan.heal_at / 10, Happening::Nemesis);
         world.at(world.plan.heal_at, Happening::Heal);
         world
@@ -337,6 +354,10 @@ impl World {
                 }
             }
             Happening::Arrive(request) => self.arrive(request),
+            Happening::Work(request) => self.worked(request),
+            Happening::Reconcile => self.reconcile(),
+            Happening::Ask(asked) => self.ask(asked),
+            Happening::Answered { asked, verdict } => self.answered(asked, verdict),
             Happening::Produce => self.produce(),
             Happening::Nemesis => self.strike(),
             Happening::Restart(instance) => {

@@ -70,7 +70,7 @@ impl Checker for Held {
         match event {
             Event::Began { request, delivery, .. } => {
                 let story = book.story(*delivery);
-                let holds = book.policies[story.endpoint as usize] == Policy::Hold;
+                let holds = book.policies[story.endpoint as usize] != Policy::Resend;
                 if holds && Self::may_be_applied(book, story) {
                     return Err(format!(
                         "request {request} sends delivery {delivery} again without a word about its unknown outcome"
@@ -110,7 +110,7 @@ impl Checker for IntentFirst {
     fn look(&mut self, book: &Book, _at: Time, event: &Event) -> Result<(), String> {
         let Event::Began { request, delivery, attempt, epoch, .. } = event else { return Ok(()) };
         let story = book.story(*delivery);
-        let holds = book.policies[story.endpoint as usize] == Policy::Hold;
+        let holds = book.policies[story.endpoint as usize] != Policy::Resend;
         if holds && story.intent != Some((*epoch, *attempt)) {
             return Err(format!(
                 "request {request} (delivery {delivery}, attempt {attempt}) has no intent; it has {:?}",

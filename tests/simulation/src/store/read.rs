@@ -175,6 +175,20 @@ impl Store {
         self.lanes.values().filter_map(held).collect()
     }
 
+    /// Held unknowns, each with its number of attempts and when its request can have ended: the recorded end, or its begin
+    /// and the endpoint's deadline.
+    pub fn unknown_ends(&self) -> Vec<(Delivery, u32, Time)> {
+        let ends = |(delivery, _): (Delivery, Timestamp)| {
+            let attempts = self.parked.get(&delivery)?.attempts;
+            let timeout = self.endpoints[self.deliveries[delivery as usize].endpoint].1.timeout;
+            let rows = self.attempts.get(&delivery)?;
+            let last = rows.iter().filter(|row| row.number == attempts);
+            let end = last.map(|row| row.ended.max(row.began + timeout)).max()?;
+            Some((delivery, attempts, end.0))
+        };
+        self.unknowns().into_iter().filter_map(ends).collect()
+    }
+
     /// Lanes that have parked rows.
     pub fn parked_count(&self) -> usize {
         self.lanes.len()

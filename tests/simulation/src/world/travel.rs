@@ -99,6 +99,7 @@ impl World {
         let info = &self.store.deliveries[travel.delivery as usize];
         let who = (info.endpoint, info.slot, info.rejected);
         let answer = receiver::answer(&self.plan, self.phase, who, self.now, &mut self.moods);
+        let silent = answer == Answer::Silence;
         let (status, note, delay) = match answer {
             Answer::Status(status, delay) => {
                 (Some(status), Some((Seen::Status(status), "status")), delay)
@@ -109,6 +110,7 @@ impl World {
         self.faults += u64::from(status != Some(200));
         self.travels[request as usize].arrived = true;
         self.log(Event::Arrived { request, status });
+        self.work(request, status, silent);
         if let Some((seen, class)) = note {
             let back = self.chance.range(1, 25);
             let note = Note::Ended { request, seen, class };
