@@ -13,7 +13,7 @@ RATE ?= 20
 INPUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check fmt lint deny doc bench sim sim-replay chaos faults clean run-relay run-deliver run-reconciler run-api
+.PHONY: help setup demo show-unknown dev test check fmt lint deny doc bench sim sim-replay chaos faults clean run-relay run-deliver run-reconciler run-api
 
 help: ## this list
 	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 32
@@ -25,6 +25,10 @@ demo: setup ## real PostgreSQL and Kafka, faults, and a verdict as one line of J
 	@echo "demo: building" >&2
 	@$(CARGO) build --locked -p laneway -p laneway-system --bin laneway --bin laneway-demo
 	@$(STACK) run .laneway/demo -- $(TARGET)/debug/laneway-demo $(if $(INPUT),--input '$(INPUT)')
+
+show-unknown: setup ## unknown outcomes under kills, dead letters, broken promises on all real parts; the last line is JSON
+	@$(CARGO) build --locked -p laneway -p laneway-system --bin laneway --bin laneway-show-unknown
+	@$(STACK) run .laneway/show -- $(TARGET)/debug/laneway-show-unknown
 
 dev: setup ## PostgreSQL, Kafka and all services until Ctrl-C, with a first project, key and endpoint
 	@$(CARGO) run --locked -p laneway -- dev
@@ -74,4 +78,4 @@ run-relay run-deliver run-reconciler run-api: run-%: ## one service, with the co
 	@$(CARGO) run --locked -p laneway -- $*
 
 clean: ## stop what make started here, remove its data
-	@for part in test demo bench dev; do [ ! -d .laneway/$$part ] || $(STACK) clean .laneway/$$part; done
+	@for part in test demo show bench dev; do [ ! -d .laneway/$$part ] || $(STACK) clean .laneway/$$part; done

@@ -120,6 +120,19 @@ impl Client {
         read(self.request(Method::GET, &["endpoints", &id.to_string()], &[])).await
     }
 
+    /// Sets an endpoint's authority (docs/unknowns.md says what is in it).
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn authority_set(
+        &self,
+        id: EndpointId,
+        authority: &serde_json::Value,
+    ) -> Result<serde_json::Value, Error> {
+        let path = ["endpoints", &id.to_string(), "authority"];
+        read(self.request(Method::PUT, &path, &[]).json(authority)).await
+    }
+
     /// One page of endpoints, the first or the one that `cursor` leads to.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,16 +175,21 @@ impl World {
     /// # Errors
     /// When it fails: with what it said.
     pub fn cli(&self, args: &[&str]) -> Result<String> {
-        let output = Command::new(Self::binary()?)
-            .arg("--config")
-            .arg(&self.config)
-            .args(args)
-            .env_remove("RUST_BACKTRACE")
-            .output()?;
+        let output = self.cli_output(args)?;
         if !output.status.success() {
             bail!("laneway {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
         }
         Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs a command of the CLI to its end and gives all that came of it, whatever its exit code.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn cli_output(&self, args: &[&str]) -> Result<Output> {
+        let mut command = Command::new(Self::binary()?);
+        command.arg("--config").arg(&self.config).args(args).env_remove("RUST_BACKTRACE");
+        Ok(command.output()?)
     }
 
     /// As [`World::cli`] with `-o json`.
