@@ -33,21 +33,13 @@ pub use error::Error;
 pub use router::openapi_json;
 
 use app::App;
-use laneway_platform::admin::Probe;
-use laneway_platform::config::Database;
-use laneway_platform::service::{Chain, Context};
+use laneway_platform::patience;
+use laneway_platform::service::Context;
 use laneway_store::secrets::SecretsKey;
-use laneway_store::{Options, Pool, migrate};
+use laneway_store::{Options, migrate};
 use metrics::Metrics;
 use std::net::SocketAddr;
-use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
-
-/// How often the database is asked whether it answers.
-const PROBE_PERIOD: Duration = Duration::from_secs(2);
-/// How long an answer counts; three periods.
-const PROBE_VALIDITY: Duration = Duration::from_secs(6);
 
 /// Runs the API until `context.shutdown`, then until the last request under way is answered.
 ///
@@ -72,7 +64,17 @@ pub async fn run_on(
     let metrics = Metrics::new(&context.registry);
     let key = settings.secrets.key_bytes().ok_or(Error::SecretsKey)?;
     let secrets = SecretsKey::new(&settings.secrets.key_id, key);
-    let Some(pool) = connect(&settings.database, &probe, &context.shutdown).await? else {
+    let database = &settings.database;
+    let options = Options {
+        application: "laneway-api",
+        max_connections: database.max_connections,
+        acquire_timeout: database.acquire_timeout,
+    };
+    let connected =
+        patience::database(&probe, &context.shutdown, laneway_store::Error::is_transient, || {
+            migrate::connect_current(&database.url, options.clone())
+        });
+    let Some(pool) = connected.await.map_err(Error::Database)? else {
         return Ok(());
     };
     let app = App::new(pool.clone(), secrets, &settings, metrics.clone());
@@ -85,66 +87,15 @@ pub async fn run_on(
     let (listener, address) = bound.await.map_err(|source| Error::Listen { listen, source })?;
     tracing::info!(listen = %address, "api is listening");
     listening(address);
-    let watch = watch(pool.clone(), probe, context.shutdown.clone());
-    let watching = laneway_platform::task::spawn("api readiness", watch);
+    let (asked, stopped) = (pool.clone(), context.shutdown.clone());
+    let watching = laneway_platform::task::spawn("api readiness", async move {
+        patience::watch_database(&probe, &stopped, || async { asked.now().await.map(|_| ()) })
+            .await;
+    });
     let shutdown = context.shutdown.clone();
     serve::serve(listener, router::router(app), &settings.api, metrics, shutdown).await;
     // It ends with the shutdown; a panic in it has ended the process already.
     let _ = watching.await;
     pool.close().await;
     Ok(())
-}
-
-/// Connects, and waits for the schema of this build. `None` if it has to stop before that.
-async fn connect(
-    settings: &Database,
-    probe: &Probe,
-    shutdown: &CancellationToken,
-) -> Result<Option<Pool>, Error> {
-    let options = Options {
-        application: "laneway-api",
-        max_connections: settings.max_connections,
-        acquire_timeout: settings.acquire_timeout,
-    };
-    loop {
-        let tried = async {
-            let pool = Pool::connect(&settings.url, options.clone()).await?;
-            let current = migrate::control_is_current(&pool).await?
-                && migrate::source_is_current(&pool).await?;
-            Ok::<_, laneway_store::Error>((pool, current))
-        };
-        match tried.await {
-            Ok((pool, true)) => return Ok(Some(pool)),
-            Ok((_, false)) => {
-                tracing::warn!("waiting for the schema of this build: run `laneway migrate`");
-                probe.not_ready("waiting for the schema");
-            }
-            Err(error) if error.is_transient() => {
-                tracing::warn!(error = %Chain(&error), "waiting for the database");
-                probe.not_ready("waiting for the database");
-            }
-            Err(error) => return Err(Error::Database(error)),
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(None),
-            () = tokio::time::sleep(PROBE_PERIOD) => {}
-        }
-    }
-}
-
-/// Ready as long as the database answers.
-async fn watch(pool: Pool, probe: Probe, shutdown: CancellationToken) {
-    loop {
-        match pool.now().await {
-            Ok(_) => probe.ready_for(PROBE_VALIDITY),
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "the database does not answer");
-                probe.not_ready("the database does not answer");
-            }
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(PROBE_PERIOD) => {}
-        }
-    }
 }

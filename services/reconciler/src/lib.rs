@@ -26,22 +26,14 @@ pub use config::{Reconciler, Settings, Windows};
 pub use error::Error;
 
 use laneway_courier::Courier;
-use laneway_platform::admin::Probe;
-use laneway_platform::config::Database;
-use laneway_platform::service::{Chain, Context};
+use laneway_platform::patience;
+use laneway_platform::service::Context;
 use laneway_store::audit::Scope;
 use laneway_store::secrets::SecretsKey;
-use laneway_store::{Options, Pool, migrate};
+use laneway_store::{Options, migrate};
 use lookups::Asker;
 use metrics::Metrics;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio_util::sync::CancellationToken;
-
-/// How often the database is asked whether it answers.
-const PROBE_PERIOD: Duration = Duration::from_secs(2);
-/// How long an answer counts; three periods.
-const PROBE_VALIDITY: Duration = Duration::from_secs(6);
 
 /// Runs the service until `context.shutdown` is cancelled and the pages under way have ended.
 ///
@@ -53,7 +45,17 @@ pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
     let key = settings.secrets.key_bytes().ok_or(Error::SecretsKey)?;
     let secrets = SecretsKey::new(&settings.secrets.key_id, key);
     let courier = Courier::new(settings.courier.clone())?;
-    let Some(pool) = connect(&settings.database, &probe, &context.shutdown).await? else {
+    let database = &settings.database;
+    let options = Options {
+        application: "laneway-reconciler",
+        max_connections: database.max_connections,
+        acquire_timeout: database.acquire_timeout,
+    };
+    let connected =
+        patience::database(&probe, &context.shutdown, laneway_store::Error::is_transient, || {
+            migrate::connect_current(&database.url, options.clone())
+        });
+    let Some(pool) = connected.await.map_err(Error::Store)? else {
         return Ok(());
     };
     let rewinds = rewinds::work(
@@ -84,65 +86,12 @@ pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
         context.spawn("retention", removing),
         context.spawn("lookups", Arc::new(asker).work(context.shutdown.clone())),
     ];
-    watch(&pool, &probe, &context.shutdown).await;
+    patience::watch_database(&probe, &context.shutdown, || async { pool.now().await.map(|_| ()) })
+        .await;
     for part in parts {
         // Its error has been logged and has failed the service already.
         let _ = part.await;
     }
     pool.close().await;
     Ok(())
-}
-
-/// Connects, and waits for both schemas of this build. `None` if it has to stop before that.
-async fn connect(
-    settings: &Database,
-    probe: &Probe,
-    shutdown: &CancellationToken,
-) -> Result<Option<Pool>, Error> {
-    let options = Options {
-        application: "laneway-reconciler",
-        max_connections: settings.max_connections,
-        acquire_timeout: settings.acquire_timeout,
-    };
-    loop {
-        let tried = async {
-            let pool = Pool::connect(&settings.url, options.clone()).await?;
-            let current = migrate::control_is_current(&pool).await?
-                && migrate::source_is_current(&pool).await?;
-            Ok::<_, laneway_store::Error>((pool, current))
-        };
-        match tried.await {
-            Ok((pool, true)) => return Ok(Some(pool)),
-            Ok((_, false)) => {
-                tracing::warn!("waiting for the schema of this build: run `laneway migrate`");
-                probe.not_ready("waiting for the schema");
-            }
-            Err(error) if error.is_transient() => {
-                tracing::warn!(error = %Chain(&error), "waiting for the database");
-                probe.not_ready("waiting for the database");
-            }
-            Err(error) => return Err(Error::Store(error)),
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(None),
-            () = tokio::time::sleep(PROBE_PERIOD) => {}
-        }
-    }
-}
-
-/// Ready as long as the database answers; until the service stops.
-async fn watch(pool: &Pool, probe: &Probe, shutdown: &CancellationToken) {
-    loop {
-        match pool.now().await {
-            Ok(_) => probe.ready_for(PROBE_VALIDITY),
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "the database does not answer");
-                probe.not_ready("the database does not answer");
-            }
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(PROBE_PERIOD) => {}
-        }
-    }
 }

@@ -6,6 +6,7 @@ use crate::service::Chain;
 use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// A pause that doubles up to a limit while something keeps failing.
 #[derive(Debug)]
@@ -60,6 +61,64 @@ where
                 tokio::time::sleep(backoff.pause()).await;
             }
             ended => return ended,
+        }
+    }
+}
+
+/// How often a server is asked whether it answers, and how long an answer counts.
+const WATCH_PERIOD: Duration = Duration::from_secs(2);
+const WATCH_VALIDITY: Duration = Duration::from_secs(6);
+
+/// Connects to the database, and waits for it and for the schema of this build: `connect` gives nothing as long as that is
+/// not there. `None` if `shutdown` comes first.
+///
+/// # Errors
+/// The first that is not `transient`.
+pub async fn database<P, E, F, Fut>(
+    probe: &Probe,
+    shutdown: &CancellationToken,
+    transient: impl Fn(&E) -> bool,
+    mut connect: F,
+) -> Result<Option<P>, E>
+where
+    E: Error + 'static,
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<Option<P>, E>>,
+{
+    let waits = async {
+        loop {
+            if let Some(pool) = patiently("the database", probe, &transient, &mut connect).await? {
+                return Ok(Some(pool));
+            }
+            tracing::warn!("waiting for the schema of this build: run `laneway migrate`");
+            probe.not_ready("waiting for the schema");
+            tokio::time::sleep(WATCH_PERIOD).await;
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(None),
+        ended = waits => ended,
+    }
+}
+
+/// Says that a service is ready as long as the database answers; until `shutdown`.
+pub async fn watch_database<E, F, Fut>(probe: &Probe, shutdown: &CancellationToken, mut ask: F)
+where
+    E: Error + 'static,
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+{
+    loop {
+        match ask().await {
+            Ok(()) => probe.ready_for(WATCH_VALIDITY),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "the database does not answer");
+                probe.not_ready("the database does not answer");
+            }
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(WATCH_PERIOD) => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 //! migrations inside its schema, so both can live in one database. Idempotent, and safe to run from several places at
 //! once (an advisory lock of the database orders them).
 
-use crate::{Error, Pool};
+use crate::{Error, Options, Pool};
 use sqlx::Connection;
 use sqlx::migrate::Migrator;
 
@@ -41,6 +41,16 @@ pub async fn source_is_current(pool: &Pool) -> Result<bool, Error> {
         &sqlx::migrate!("migrations/source"),
     )
     .await
+}
+
+/// Connects to a database that is both the control database and a source; nothing if it lacks a migration of this build.
+pub async fn connect_current(
+    url: &secrecy::SecretString,
+    options: Options,
+) -> Result<Option<Pool>, Error> {
+    let pool = Pool::connect(url, options).await?;
+    let current = control_is_current(&pool).await? && source_is_current(&pool).await?;
+    Ok(current.then_some(pool))
 }
 
 async fn run(pool: &Pool, schema: &'static str, mut migrator: Migrator) -> Result<(), Error> {
