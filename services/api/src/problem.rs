@@ -56,6 +56,10 @@ kinds! {
         "Remove what is not needed any more; `detail` says how many are allowed.";
     REWIND_ENDED "rewind_ended" 409 "The command has ended"
         "A command that is done or cancelled stays so; `detail` says which. Give a new one if there is more to do.";
+    OUTBOX_NOT_READ "outbox_not_read" 409 "No relay reads the control database"
+        "What a rewind or a replay sends again is a row of the control database's outbox, and no relay has read that for five minutes. Start one that does: if `sources` are listed in its configuration, the control database has to be among them.";
+    NOTHING_TO_REPLAY "nothing_to_replay" 409 "What was delivered is not kept here"
+        "A replay reads the control database's outbox. What the endpoint was delivered since then came from other source databases, or is older than the outbox keeps (`relay.window`).";
     BODY_TOO_LARGE "body_too_large" 413 "The body is too large"
         "A payload has at most 262,144 bytes, and the rest of a request little more. Nothing was stored.";
     CONTENT_TYPE "content_type_not_supported" 415 "The content type is not supported"

@@ -115,6 +115,7 @@ impl Windows {
         match kind {
             Kind::IdempotencyKeys => self.idempotency_keys,
             Kind::Attempts => self.attempts,
+            Kind::Rewound => self.inbox,
             Kind::ClosedDeadLetters => self.closed_dead_letters,
             Kind::Commands => self.commands,
             Kind::Quarantine => self.quarantine,

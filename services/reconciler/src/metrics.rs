@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     rewound: Family<Action, Counter>,
     errors: Family<Part, Counter>,
     removed: Family<Kind, Counter>,
+    overdue: Gauge,
     violations: Family<Check, Gauge>,
     audits: Counter,
     lookups: Family<Answer, Counter>,
@@ -67,6 +68,11 @@ impl Metrics {
                 "laneway_retention_removed_total",
                 "Rows, and days of the inbox, that were removed because their time was over",
                 Family::default(),
+            ),
+            overdue: registry.register(
+                "laneway_inbox_days_overdue",
+                "Days of the inbox that are still there although their time is over",
+                Gauge::default(),
             ),
             violations: registry.register(
                 "laneway_audit_violations",
@@ -125,6 +131,10 @@ impl Metrics {
 
     pub(crate) fn removed(&self, kind: &'static str, count: u64) {
         self.removed.get_or_create(&Kind { kind }).inc_by(count);
+    }
+
+    pub(crate) fn overdue(&self, days: usize) {
+        self.overdue.set(i64::try_from(days).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn audited(&self) {

@@ -50,6 +50,9 @@ async fn round(
         }
     }
     for day in inbox_days_expired(pool, windows.inbox).await? {
+        if shutdown.is_cancelled() {
+            return Ok(());
+        }
         if !inbox_day_remove(pool, day, windows.inbox).await? {
             // One event that waits for long keeps its own day only.
             continue;
@@ -57,5 +60,6 @@ async fn round(
         metrics.removed("inbox_days", 1);
         tracing::info!(%day, "a day of the inbox was removed");
     }
+    metrics.overdue(inbox_days_expired(pool, windows.inbox).await?.len());
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Deliveries that were given up on: looking at them. What is done with them is a command ([`crate::rewinds`]).
 
 use crate::delivery::value::{loaded, uncount};
+use crate::stored::stored_as;
 use crate::{Error, Pool};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -86,21 +87,7 @@ pub enum State {
     Discarded,
 }
 
-impl State {
-    /// As stored and shown.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Rewound => "rewound",
-            Self::Discarded => "discarded",
-        }
-    }
-
-    /// The inverse of [`State::as_str`].
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Open, Self::Rewound, Self::Discarded].into_iter().find(|s| s.as_str() == text)
-    }
-}
+stored_as!(State { Open = "open", Rewound = "rewound", Discarded = "discarded" });
 
 /// A delivery that was given up on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 use crate::idempotency::Work;
 use crate::secrets::{Place, SecretsError, SecretsKey};
+use crate::stored::stored_as;
 use crate::{Error, Pool};
 use laneway_wire::signature::Secret;
 use laneway_wire::{EndpointId, TenantId, Timestamp};
@@ -45,21 +46,6 @@ pub enum EndpointState {
     Deleted,
 }
 
-macro_rules! stored_as {
-    ($name:ident { $($variant:ident = $text:literal),+ }) => {
-        impl $name {
-            /// As stored and shown.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
-            }
-
-            /// The inverse of `as_str`.
-            pub fn parse(text: &str) -> Option<Self> {
-                match text { $($text => Some(Self::$variant),)+ _ => None }
-            }
-        }
-    };
-}
 stored_as!(OnUnknown { Resend = "resend", Lookup = "lookup", Hold = "hold" });
 stored_as!(Ordering { User = "user", None = "none" });
 stored_as!(EndpointState { Enabled = "enabled", Disabled = "disabled", Deleted = "deleted" });

@@ -26,6 +26,7 @@ pub mod rewinds;
 pub mod routing;
 pub mod secrets;
 pub mod source;
+mod stored;
 pub mod subscriptions;
 pub mod topology;
 

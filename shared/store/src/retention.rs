@@ -8,9 +8,10 @@ use std::time::Duration;
 
 /// Rows removed in one statement.
 const ROWS: i64 = 2_000;
-/// Tries for the locks of one removal of a partition, and the pause between: they are never waited for.
-const LOCK_TRIES: u32 = 40;
-const LOCK_PAUSE: Duration = Duration::from_millis(25);
+/// How long the tries for the locks of one removal wait for them, in milliseconds: what comes behind a waiting lock waits
+/// as long, so the first ones are hardly felt. Between two tries there is a pause of so many times the last.
+const LOCK_PATIENCE: [u64; 6] = [20, 40, 80, 160, 320, 500];
+const LOCK_PAUSE: u32 = 4;
 
 /// A kind of rows that grow old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum Kind {
     IdempotencyKeys,
     /// Failed attempts of deliveries that wait no more.
     Attempts,
+    /// Which delivery repeats which, once a repeat's day of the inbox is gone.
+    Rewound,
     /// Dead letters that were rewound or discarded.
     ClosedDeadLetters,
     /// Commands that were applied or refused, and rewinds that have ended.
@@ -29,11 +32,26 @@ pub enum Kind {
     AuditLog,
 }
 
+/// Of a row `o` of a delivery: the delivery's day of the inbox is gone, and it neither waits nor is a dead letter. Days go
+/// oldest first, and one that is needed stays: what is before the oldest is gone.
+macro_rules! outlived {
+    () => {
+        "o.delivery_id < (SELECT laneway_control.inbox_bound(min(to_date(substr(c.relname, 7), 'YYYYMMDD'))) \
+           FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
+           WHERE i.inhparent = 'laneway_control.inbox'::regclass AND c.relname ~ '^inbox_[0-9]{8}$') \
+         AND NOT EXISTS (SELECT FROM laneway_control.parked_events p \
+           WHERE p.tenant_id = o.tenant_id AND p.delivery_id = o.delivery_id) \
+         AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
+           WHERE d.tenant_id = o.tenant_id AND d.delivery_id = o.delivery_id)"
+    };
+}
+
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::IdempotencyKeys,
         Self::Attempts,
+        Self::Rewound,
         Self::ClosedDeadLetters,
         Self::Commands,
         Self::Quarantine,
@@ -45,6 +63,7 @@ impl Kind {
         match self {
             Self::IdempotencyKeys => "idempotency_keys",
             Self::Attempts => "attempts",
+            Self::Rewound => "rewound",
             Self::ClosedDeadLetters => "dead_letters",
             Self::Commands => "commands",
             Self::Quarantine => "quarantine",
@@ -60,12 +79,27 @@ impl Kind {
                    SELECT ctid FROM laneway_control.idempotency_keys \
                    WHERE created_at < now() - $1 * interval '1 ms' ORDER BY created_at LIMIT $2))"]
             }
-            Self::Attempts => &["DELETE FROM laneway_control.attempts WHERE ctid = ANY (ARRAY( \
+            Self::Attempts => &[
+                "DELETE FROM laneway_control.attempts WHERE ctid = ANY (ARRAY( \
                    SELECT a.ctid FROM laneway_control.attempts a \
                    WHERE a.ended_at < now() - $1 * interval '1 ms' AND EXISTS ( \
                      SELECT FROM laneway_control.inbox i WHERE i.delivery_id = a.delivery_id) \
                      AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
-                       WHERE d.tenant_id = a.tenant_id AND d.delivery_id = a.delivery_id) LIMIT $2))"],
+                       WHERE d.tenant_id = a.tenant_id AND d.delivery_id = a.delivery_id) LIMIT $2))",
+                // Whose outcome went with its day: of dead letters that were closed later than that.
+                concat!(
+                    "DELETE FROM laneway_control.attempts WHERE ctid = ANY (ARRAY( \
+                       SELECT o.ctid FROM laneway_control.attempts o WHERE o.ended_at < now() - $1 * interval '1 ms' AND ",
+                    outlived!(),
+                    " LIMIT $2))"
+                ),
+            ],
+            Self::Rewound => &[concat!(
+                "DELETE FROM laneway_control.rewound WHERE ctid = ANY (ARRAY( \
+                   SELECT o.ctid FROM laneway_control.rewound o WHERE o.created_at < now() - $1 * interval '1 ms' AND ",
+                outlived!(),
+                " LIMIT $2))"
+            )],
             Self::ClosedDeadLetters => {
                 &["DELETE FROM laneway_control.dead_letters WHERE ctid = ANY (ARRAY( \
                    SELECT ctid FROM laneway_control.dead_letters \
@@ -125,22 +159,31 @@ pub async fn inbox_days_expired(
 
 /// Removes a day of the inbox: the range of ids that were made on it. `false`: something can still need it, a row of
 /// this database's outbox of that day or before, or a parked event with such an id; or something with such an id ended
-/// within `window` (what a rewind sends has the time of its command); or its locks were not to be had now. The window, which is longer than any other source's and than the topic's own, speaks for those.
+/// within `window` (what a rewind sends has the time of its command); or its locks were not to be had, with growing
+/// patience, within a few seconds. The window, which is longer than any other source's and than the topic's own, speaks for
+/// those.
 pub async fn inbox_day_remove(
     pool: &Pool,
     day: crate::source::Day,
     window: Duration,
 ) -> Result<bool, Error> {
-    for _ in 0..LOCK_TRIES {
-        match remove(pool, day, window).await {
-            Err(error) if error.is_lock_not_available() => tokio::time::sleep(LOCK_PAUSE).await,
+    for patience in LOCK_PATIENCE {
+        match remove(pool, day, window, patience).await {
+            Err(error) if error.is_lock_not_available() => {
+                tokio::time::sleep(Duration::from_millis(patience) * LOCK_PAUSE).await;
+            }
             ended => return ended,
         }
     }
     Ok(false)
 }
 
-async fn remove(pool: &Pool, day: crate::source::Day, window: Duration) -> Result<bool, Error> {
+async fn remove(
+    pool: &Pool,
+    day: crate::source::Day,
+    window: Duration,
+    patience: u64,
+) -> Result<bool, Error> {
     const DOING: &str = "removing an old partition of the inbox";
     let table = format!("inbox_{}", day.format("%Y%m%d"));
     let mut transaction = pool.begin().await?;
@@ -148,15 +191,15 @@ async fn remove(pool: &Pool, day: crate::source::Day, window: Duration) -> Resul
         return Ok(false);
     }
     for statement in [
-        "SET LOCAL lock_timeout = '100ms'".to_owned(),
-        // NOWAIT: a waiting lock on the parent would stop every settle transaction.
-        "LOCK TABLE ONLY laneway_control.inbox IN ACCESS EXCLUSIVE MODE NOWAIT".to_owned(),
+        // Waiting stops every settle transaction that comes behind it; not waiting never finds a busy inbox free.
+        format!("SET LOCAL lock_timeout = '{patience}ms'"),
+        "LOCK TABLE ONLY laneway_control.inbox IN ACCESS EXCLUSIVE MODE".to_owned(),
         format!("LOCK TABLE ONLY laneway_control.{table} IN ACCESS EXCLUSIVE MODE NOWAIT"),
         "LOCK TABLE ONLY laneway_control.inbox_default IN ACCESS EXCLUSIVE MODE NOWAIT".to_owned(),
         format!("ALTER TABLE laneway_control.inbox DETACH PARTITION laneway_control.{table}"),
         format!("DROP TABLE laneway_control.{table}"),
     ] {
-        // Digits only: a day's name can stand in a statement.
+        // Digits only: a day's name and a patience can stand in a statement.
         sqlx::query(AssertSqlSafe(statement))
             .execute(&mut *transaction)
             .await

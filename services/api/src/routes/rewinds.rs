@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use laneway_store::dead_letters::Selection;
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
-    self as store, Action, MAX_NAMED, NewRewind, State as Stage, rewind_change, rewind_create,
-    rewind_get, rewind_preview, rewinds_list,
+    self as store, Action, MAX_NAMED, NewRewind, State as Stage, outbox_is_read, rewind_change,
+    rewind_create, rewind_get, rewind_preview, rewinds_list,
 };
 use laneway_wire::{DeliveryId, RewindId};
 use serde::Serialize;
@@ -104,6 +104,9 @@ pub(crate) struct Rewind {
     done: u64,
     /// Deliveries that it has left because another command was first.
     skipped: u64,
+    /// Why its last page failed, if it did; it is tried again by itself.
+    #[schema(required = true)]
+    error: Option<String>,
     reason: String,
     /// Who gave it.
     actor: String,
@@ -132,6 +135,9 @@ pub(crate) struct RewindPreview {
     oldest: Option<String>,
     #[schema(required = true, format = DateTime)]
     newest: Option<String>,
+    /// Of a replay: deliveries since then that cannot be sent again, because their events came from another source
+    /// database or are older than what the outbox keeps; up to 1,000,000.
+    unavailable: u64,
 }
 
 /// Send again or discard
@@ -172,6 +178,15 @@ pub(crate) async fn create_rewind(
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };
+    if new.action != Action::Discard && !outbox_is_read(app.pool()).await? {
+        return Err(problem::OUTBOX_NOT_READ.problem());
+    }
+    if new.action == Action::Replay {
+        let preview = rewind_preview(app.pool(), access.tenant, new.action, &new.selection).await?;
+        if preview.matched == 0 && preview.unavailable > 0 {
+            return Err(problem::NOTHING_TO_REPLAY.problem());
+        }
+    }
     let actor = access.actor();
     let made = rewind_create(
         &mut work,
@@ -389,6 +404,7 @@ impl From<store::Rewind> for Rewind {
             matched: rewind.matched,
             done: rewind.done,
             skipped: rewind.skipped,
+            error: rewind.error,
             reason: rewind.reason,
             actor: rewind.actor,
             created_at: rfc3339(rewind.created_at),
@@ -408,6 +424,7 @@ impl From<store::Preview> for RewindPreview {
             bytes: preview.bytes,
             oldest: preview.oldest.map(rfc3339),
             newest: preview.newest.map(rfc3339),
+            unavailable: preview.unavailable,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::support::{Api, Tenant, dead_letter};
 use laneway_store::keys::Scope;
+use laneway_testkit::sql;
 use laneway_wire::{DeliveryId, EventId};
 use serde_json::json;
 
@@ -151,4 +152,28 @@ async fn a_command_that_is_not_understood_is_refused_with_every_error() {
         let found: Vec<_> = found.iter().map(|(p, c)| (p.as_str(), c.as_str())).collect();
         assert_eq!(found, errors, "{body}");
     }
+}
+
+#[tokio::test]
+async fn what_nobody_would_send_is_refused() {
+    let api = Api::start().await;
+    let tenant = api.tenant().await;
+    let (endpoint, ids) = dead(&api, &tenant, 1).await;
+    let replay = format!(
+        r#"{{"action":"replay","reason":"x","endpointId":"{endpoint}","since":"2020-01-01T00:00:00Z"}}"#
+    );
+    // Delivered, and not in this database's outbox.
+    let elsewhere = "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, \
+                     took_ms) SELECT delivery_id, tenant_id, endpoint_id, event_id, 1, 1, 1 FROM laneway_control.dead_letters";
+    sql(&api.database, elsewhere).await.unwrap();
+    let answer = api.post(&tenant, "rewinds", Some("k1"), replay.as_bytes()).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (409, "nothing_to_replay"));
+    sql(&api.database, "DELETE FROM laneway.relay_members").await.unwrap();
+    let rewind = format!(r#"{{"action":"rewind","reason":"x","deliveryIds":["{}"]}}"#, ids[0]);
+    let answer = api.post(&tenant, "rewinds", Some("k2"), rewind.as_bytes()).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (409, "outbox_not_read"));
+    assert_eq!(api.count("SELECT count(*) FROM laneway_control.rewinds").await, 0);
+    let discard = rewind.replace("rewind", "discard");
+    let answer = api.post(&tenant, "rewinds", Some("k3"), discard.as_bytes()).await;
+    assert_eq!(answer.status, 202, "nothing is sent by that");
 }

@@ -55,6 +55,10 @@ impl Api {
         let pool = Pool::connect(&url, Options::new("api-tests").max_connections(4)).await.unwrap();
         migrate::control_migrate(&pool).await.unwrap();
         migrate::source_migrate(&pool).await.unwrap();
+        // A relay that is always there; who tests its absence removes it.
+        let relay = "INSERT INTO laneway.relay_members (instance, seen_at) VALUES ('relay', 'infinity') \
+                     ON CONFLICT DO NOTHING";
+        sql(database, relay).await.unwrap();
         let mut settings = Settings::default();
         settings.database.url = url;
         settings.secrets.key = SecretString::from(SECRETS_KEY.to_owned());

@@ -15,8 +15,8 @@ use laneway_store::dead_letters::{
 };
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
-    self, Action, MAX_NAMED, NewRewind, Preview, State, rewind_change, rewind_create, rewind_get,
-    rewind_preview, rewinds_list,
+    self, Action, MAX_NAMED, NewRewind, Preview, State, outbox_is_read, rewind_change,
+    rewind_create, rewind_get, rewind_preview, rewinds_list,
 };
 use laneway_store::{Pool, deliveries};
 use laneway_wire::{RewindId, TenantId, Timestamp};
@@ -159,8 +159,22 @@ async fn command_to(
         return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
     }
     output.say(&told(action, &preview));
+    if preview.matched == 0 && preview.unavailable > 0 {
+        let message =
+            "nothing_to_replay: what was delivered is not in the control database's outbox";
+        return Err(Failure::new(ExitCode::Refused, message).hint(
+            "events of other source databases, and those older than relay.window, are not replayed",
+        ));
+    }
     if preview.matched == 0 {
         return Ok(());
+    }
+    if action != Action::Discard && !outbox_is_read(pool).await? {
+        let message =
+            "outbox_not_read: no relay has read the control database's outbox for five minutes";
+        return Err(Failure::new(ExitCode::Refused, message).hint(
+            "start `laneway relay`; if it lists sources, the control database has to be among them",
+        ));
     }
     if !how.yes {
         confirm(action, &preview, output)?;
@@ -188,6 +202,12 @@ fn told(action: Action, preview: &Preview) -> String {
     };
     if let Some(oldest) = preview.oldest {
         line += &format!("; oldest {}", time(oldest).as_str().unwrap_or_default());
+    }
+    if preview.unavailable > 0 {
+        line += &format!(
+            "; {} more cannot be sent again: from another source database, or older than the outbox keeps",
+            preview.unavailable
+        );
     }
     if *ordered > 0 && action != Action::Discard {
         line +=
@@ -226,7 +246,10 @@ async fn watch(pool: &Pool, id: RewindId, output: Output) -> Result {
     let mut last_line = clock::monotonic();
     loop {
         let now = find(pool, id).await?;
-        let line = format!("ok {} · skipped {}", now.done, now.skipped);
+        let mut line = format!("ok {} · skipped {}", now.done, now.skipped);
+        if let Some(error) = &now.error {
+            line += &format!(" · failed, is tried again: {error}");
+        }
         if let Some(bar) = &bar {
             bar.set_position(now.done + now.skipped);
             bar.set_message(line);
@@ -304,6 +327,7 @@ fn fields(rewind: &rewinds::Rewind) -> Vec<(&'static str, Value)> {
         ("matched", json!(rewind.matched)),
         ("done", json!(rewind.done)),
         ("skipped", json!(rewind.skipped)),
+        ("error", rewind.error.as_ref().map_or(Value::Null, shown)),
         ("reason", shown(&rewind.reason)),
         ("actor", shown(&rewind.actor)),
         ("selection", shown(json!(rewind.selection))),
@@ -321,6 +345,7 @@ fn preview_fields(preview: &Preview) -> Vec<(&'static str, Value)> {
         ("bytes", json!(preview.bytes)),
         ("oldest", maybe_time(preview.oldest)),
         ("newest", maybe_time(preview.newest)),
+        ("unavailable", json!(preview.unavailable)),
     ]
 }
 

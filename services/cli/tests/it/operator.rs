@@ -317,6 +317,9 @@ async fn a_command_over_dead_letters_is_counted_confirmed_written_and_audited() 
 
     let mut args = unconfirmed.to_vec();
     args.extend(["--yes", "--no-wait", "--actor", "ada"]);
+    let told = installed.run(&args).fails(4);
+    assert!(told.contains("outbox_not_read"), "{told}");
+    installed.sql("INSERT INTO laneway.relay_members (instance) VALUES ('relay-1')").await;
     let id = installed.run(&args).ok().trim().to_owned();
     assert!(id.starts_with("rwd_"), "{id}");
     let shown = json(&installed.run(&["rewind", "show", &id, "-o", "json"]).ok());

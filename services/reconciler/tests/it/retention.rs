@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use laneway_store::retention::{Kind, inbox_day_remove, inbox_days_expired, retention_step};
-use laneway_testkit::sql;
+use laneway_testkit::{sql, wait_for};
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -122,4 +122,78 @@ async fn a_day_of_the_inbox_goes_only_when_nothing_can_come_again_from_it() {
     run(&world, "UPDATE laneway_control.inbox SET settled_at = now() - interval '2 days'").await;
     assert!(inbox_day_remove(&world.pool, day, DAY).await.unwrap());
     assert_eq!(inbox_days_expired(&world.pool, 10 * DAY).await.unwrap().len(), 8);
+}
+
+/// A dead letter outlives its day of the inbox; what was kept for its sake goes after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_outlived_its_day_of_the_inbox_goes_with_its_dead_letter() {
+    let world = World::new().await;
+    run(&world, "SELECT laneway_control.inbox_make_partitions(5, 1)").await;
+    world.dead_letters(2, 1).await;
+    world.unknown(&world.record(9, "waits"), 1, Duration::ZERO).await;
+    let old = "UPDATE laneway_control.attempts SET ended_at = now() - interval '20 days'; \
+               INSERT INTO laneway_control.attempts (delivery_id, tenant_id, endpoint_id, number, kind, class, took_ms, ended_at) \
+                 SELECT delivery_id, tenant_id, endpoint_id, 1, 2, 'rejected', 1, now() - interval '20 days' \
+                 FROM laneway_control.dead_letters; \
+               INSERT INTO laneway_control.rewound (tenant_id, event_id, endpoint_id, number, delivery_id, of_delivery, \
+                   rewind_id, created_at) \
+                 SELECT tenant_id, gen_random_uuid(), endpoint_id, 1, delivery_id, gen_random_uuid(), gen_random_uuid(), \
+                   now() - interval '20 days' FROM laneway_control.attempts; \
+               INSERT INTO laneway_control.rewound (tenant_id, event_id, endpoint_id, number, delivery_id, of_delivery, \
+                   rewind_id, created_at) \
+                 SELECT tenant_id, gen_random_uuid(), endpoint_id, 1, laneway.uuid_v7(), gen_random_uuid(), \
+                   gen_random_uuid(), now() - interval '20 days' FROM laneway_control.endpoints";
+    run(&world, old).await;
+    remove(&world).await;
+    assert_eq!(count(&world, "attempts").await, "3", "of what waits, and of dead letters");
+    assert_eq!(count(&world, "rewound").await, "4");
+    run(
+        &world,
+        "UPDATE laneway_control.dead_letters SET state = 'discarded', closed_at = now() - interval '11 days' \
+           WHERE place = (SELECT min(place) FROM laneway_control.dead_letters)",
+    )
+    .await;
+    remove(&world).await;
+    remove(&world).await;
+    assert_eq!(count(&world, "attempts").await, "2", "its attempts went with it");
+    assert_eq!(count(&world, "rewound").await, "3");
+    run(
+        &world,
+        "DELETE FROM laneway_control.parked_events; DELETE FROM laneway_control.dead_letters",
+    )
+    .await;
+    remove(&world).await;
+    assert_eq!(count(&world, "attempts").await, "0");
+    assert_eq!(count(&world, "rewound").await, "1", "of a day that is still there");
+}
+
+/// A lock that is never waited for is never had where transactions overlap all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_goes_while_the_inbox_is_written_all_the_time() {
+    let world = World::new().await;
+    run(&world, "SELECT laneway_control.inbox_make_partitions(20, 1)").await;
+    let writers: Vec<_> = (0..6)
+        .map(|n| {
+            let url = world.url.clone();
+            tokio::spawn(async move {
+                let write = "BEGIN; INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, \
+                             attempts, took_ms) SELECT laneway.uuid_v7(), gen_random_uuid(), gen_random_uuid(), \
+                             gen_random_uuid(), 1, 1, 1; SELECT pg_sleep(0.06); COMMIT";
+                // One after the other, so that there is always one in its middle.
+                tokio::time::sleep(Duration::from_millis(12 * n)).await;
+                loop {
+                    sql(&url, write).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let written = "SELECT count(*) > 20 FROM laneway_control.inbox";
+    wait_for("writers", crate::world::LIMIT, || async { world.value(written).await == "t" }).await;
+    let day = inbox_days_expired(&world.pool, 10 * DAY).await.unwrap()[0];
+    let gone = inbox_day_remove(&world.pool, day, DAY).await.unwrap();
+    for writer in &writers {
+        assert!(!writer.is_finished(), "nobody was refused");
+        writer.abort();
+    }
+    assert!(gone);
 }

@@ -14,6 +14,7 @@ pub use step::{Step, rewind_step};
 use crate::dead_letters::{Selection, bind_selection, selected};
 use crate::delivery::value::loaded;
 use crate::idempotency::Work;
+use crate::stored::stored_as;
 use crate::{Error, Pool};
 use chrono::{DateTime, Utc};
 use laneway_wire::{DeliveryId, RewindId, TenantId, Timestamp};
@@ -52,21 +53,6 @@ pub enum State {
     Cancelled,
 }
 
-macro_rules! stored_as {
-    ($name:ident { $($variant:ident = $text:literal),+ }) => {
-        impl $name {
-            /// As stored and shown.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
-            }
-
-            /// The inverse of `as_str`.
-            pub fn parse(text: &str) -> Option<Self> {
-                match text { $($text => Some(Self::$variant),)+ _ => None }
-            }
-        }
-    };
-}
 stored_as!(Action { Rewind = "rewind", Discard = "discard", Replay = "replay" });
 stored_as!(State { Running = "running", Paused = "paused", Done = "done", Cancelled = "cancelled" });
 
@@ -106,6 +92,8 @@ pub struct Rewind {
     pub done: u64,
     /// Deliveries that were looked at and left, because somebody was first.
     pub skipped: u64,
+    /// Why its last page failed, if it did; it is tried again.
+    pub error: Option<String>,
     /// When it was commanded.
     pub created_at: Timestamp,
     /// When it was worked on last.
@@ -131,6 +119,55 @@ pub struct Preview {
     pub oldest: Option<Timestamp>,
     /// The last of them.
     pub newest: Option<Timestamp>,
+    /// Of a replay: deliveries since then that cannot be sent again, because their events came from another source or
+    /// are older than what the outbox keeps; up to [`MAX_COUNT`].
+    pub unavailable: u64,
+}
+
+/// What a replay means, as columns of a preview: what is in the log, and last what was delivered since then and is not.
+/// `$1` to `$6` are bound by [`bind_replay!`].
+macro_rules! replay_count {
+    () => {
+        "WITH log AS MATERIALIZED ( \
+           SELECT laneway_control.first_delivery_id(o.event_id, $2) AS delivery, \
+             $5::text IS NULL OR o.type = $5 OR (right($5, 2) = '.*' AND starts_with(o.type, left($5, -1))) AS meant \
+           FROM laneway.outbox o WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
+             AND o.created_at >= $6 AND o.tenant = $1 AND o.rewind IS NULL LIMIT $4), \
+         sent AS MATERIALIZED (SELECT i.delivery_id, i.settled_at FROM laneway_control.inbox i \
+           WHERE i.tenant_id = $1 AND i.endpoint_id = $2 AND i.outcome = 1 AND i.delivery_id >= $3 LIMIT $4), \
+         kept AS (SELECT s.settled_at FROM sent s \
+           WHERE EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id AND l.meant)), \
+         gone AS (SELECT count(*) AS unavailable FROM sent s \
+           WHERE NOT EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id) \
+             AND NOT EXISTS (SELECT FROM laneway_control.rewound w WHERE w.delivery_id = s.delivery_id)) \
+         SELECT count(*) AS matched, count(*), 0::bigint, (count(*) > 0)::int::bigint, 0::bigint, min(settled_at), \
+           max(settled_at), (SELECT unavailable FROM gone) FROM kept"
+    };
+}
+
+macro_rules! bind_replay {
+    ($query:expr, $tenant:expr, $selection:expr) => {{
+        let selection: &Selection = $selection;
+        let since = selection.since.unwrap_or_default();
+        $query
+            .bind($tenant.as_uuid())
+            .bind(selection.endpoint.map(|id| id.as_uuid()))
+            .bind(first_id(since))
+            .bind(MAX_COUNT)
+            .bind(selection.event_type.as_deref())
+            .bind(crate::delivery::value::stored(since))
+    }};
+}
+
+/// Whether a relay reads the control database's outbox, by the relays' own word of the last five minutes: what a rewind
+/// or a replay writes there goes nowhere without.
+pub async fn outbox_is_read(pool: &Pool) -> Result<bool, Error> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM laneway.relay_members WHERE seen_at > now() - interval '5 minutes')",
+    )
+    .fetch_one(pool.inner())
+    .await
+    .map_err(Error::doing("looking for a relay at the control database"))
 }
 
 /// Counts what a command would do now; changes nothing.
@@ -145,7 +182,7 @@ pub async fn rewind_preview(
         Action::Rewind | Action::Discard => {
             let query = sqlx::query(concat!(
                 "SELECT count(*), count(d.user_key), count(DISTINCT d.lane), count(DISTINCT d.endpoint_id), \
-                   coalesce(sum(octet_length(d.record)), 0)::bigint, min(d.dead_at), max(d.dead_at) \
+                   coalesce(sum(octet_length(d.record)), 0)::bigint, min(d.dead_at), max(d.dead_at), 0::bigint \
                  FROM laneway_control.dead_letters d WHERE d.tenant_id = $1 AND ",
                 selected!(),
                 " AND d.state = 'open' AND ($10 OR EXISTS (SELECT FROM laneway_control.endpoints e \
@@ -158,18 +195,9 @@ pub async fn rewind_preview(
                 .await
         }
         Action::Replay => {
-            sqlx::query(
-                "SELECT count(*), count(*), 0::bigint, (count(*) > 0)::int::bigint, 0::bigint, min(i.settled_at), \
-                   max(i.settled_at) \
-                 FROM (SELECT settled_at FROM laneway_control.inbox WHERE tenant_id = $1 AND endpoint_id = $2 \
-                   AND outcome = 1 AND delivery_id >= $3 LIMIT $4) i",
-            )
-            .bind(tenant.as_uuid())
-            .bind(selection.endpoint.map(|id| id.as_uuid()))
-            .bind(first_id(selection.since.unwrap_or_default()))
-            .bind(MAX_COUNT)
-            .fetch_one(pool.inner())
-            .await
+            bind_replay!(sqlx::query(replay_count!()), tenant, selection)
+                .fetch_one(pool.inner())
+                .await
         }
     }
     .map_err(Error::doing(DOING))?;
@@ -186,6 +214,7 @@ pub async fn rewind_preview(
             bytes: count(4)?,
             oldest: time(5)?,
             newest: time(6)?,
+            unavailable: count(7)?,
         })
     };
     read().map_err(Error::doing(DOING))
@@ -226,30 +255,26 @@ pub async fn rewind_create(work: &mut Work, new: NewRewind<'_>) -> Result<Rewind
         }
         // The last row of the outbox that is visible now is the last that can have been delivered.
         Action::Replay => {
-            sqlx::query(
-                "WITH sent AS (SELECT count(*) AS matched FROM (SELECT FROM laneway_control.inbox \
-                   WHERE tenant_id = $1 AND endpoint_id = $2 AND outcome = 1 AND delivery_id >= $3 LIMIT $4) i), \
-                 log AS (SELECT coalesce(max(id), 0) AS until, coalesce(min(id), 0) - 1 AS position \
+            let query = sqlx::query(concat!(
+                "WITH counted AS (",
+                replay_count!(),
+                "), log AS (SELECT coalesce(max(id), 0) AS until, coalesce(min(id), 0) - 1 AS position \
                    FROM laneway.outbox WHERE shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
-                     AND created_at >= $5) \
+                     AND created_at >= $6) \
                  INSERT INTO laneway_control.rewinds AS r (tenant_id, rewind_id, action, selection, reason, actor, \
                    matched, position, until, state, finished_at) \
-                 SELECT $1, $6, $7, $8, $9, $10, matched, position, until, \
+                 SELECT $1, $7, $8, $9, $10, $11, matched, position, until, \
                    CASE WHEN until = 0 THEN 'done' ELSE 'running' END, CASE WHEN until = 0 THEN now() END \
-                 FROM sent, log RETURNING r.*",
-            )
-            .bind(tenant.as_uuid())
-            .bind(new.selection.endpoint.map(|id| id.as_uuid()))
-            .bind(first_id(new.selection.since.unwrap_or_default()))
-            .bind(MAX_COUNT)
-            .bind(crate::delivery::value::stored(new.selection.since.unwrap_or_default()))
-            .bind(id)
-            .bind(new.action.as_str())
-            .bind(selection)
-            .bind(new.reason)
-            .bind(new.actor)
-            .fetch_one(work.connection())
-            .await
+                 FROM counted, log RETURNING r.*"
+            ));
+            bind_replay!(query, tenant, new.selection)
+                .bind(id)
+                .bind(new.action.as_str())
+                .bind(selection)
+                .bind(new.reason)
+                .bind(new.actor)
+                .fetch_one(work.connection())
+                .await
         }
     }
     .map_err(Error::doing(DOING))?;
@@ -425,6 +450,7 @@ fn read(row: &PgRow) -> Result<Rewind, Error> {
             matched: count("matched")?,
             done: count("done")?,
             skipped: count("skipped")?,
+            error: row.try_get("error")?,
             created_at: time("created_at")?,
             updated_at: time("updated_at")?,
             finished_at: row.try_get::<Option<DateTime<Utc>>, _>("finished_at")?.map(loaded),

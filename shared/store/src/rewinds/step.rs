@@ -14,6 +14,8 @@ use uuid::Uuid;
 const ROWS: i64 = 1_000;
 /// Payload bytes of a page at most, and one row.
 const BYTES: i64 = 8 * 1024 * 1024;
+/// A command whose page was refused is left so long, in milliseconds: others have their turn.
+const REFUSED_PAUSE: i64 = 30_000;
 
 /// What one page came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,11 +35,42 @@ struct Page {
 
 /// Works off one page of the running command that was worked on least recently; `None` if there is none to be had.
 /// Commands of one project come one after the other, so that what one sends again stays in its order.
+///
+/// A page that fails did not happen. Its command says so ([`Rewind::error`]) and has its next turn behind all others; if
+/// the same would come of it again, only after [`REFUSED_PAUSE`].
 pub async fn rewind_step(pool: &Pool) -> Result<Option<Step>, Error> {
+    let mut begun = None;
+    let ended = step(pool, &mut begun).await;
+    if let (Err(error), Some(rewind)) = (&ended, begun) {
+        let pause = if error.is_transient() { 0 } else { REFUSED_PAUSE };
+        // If this fails too, the database is away, and nobody is served by it.
+        let _ = failed(pool, &rewind, &error.to_string(), pause).await;
+    }
+    ended
+}
+
+async fn failed(pool: &Pool, rewind: &Rewind, error: &str, pause: i64) -> Result<(), Error> {
+    sqlx::query(
+        "UPDATE laneway_control.rewinds SET error = $3, updated_at = clock_timestamp(), \
+           retry_at = clock_timestamp() + $4 * interval '1 ms' \
+         WHERE tenant_id = $1 AND rewind_id = $2 AND state = 'running'",
+    )
+    .bind(rewind.tenant.as_uuid())
+    .bind(rewind.id.as_uuid())
+    .bind(error)
+    .bind(pause)
+    .execute(pool.inner())
+    .await
+    .map(|_| ())
+    .map_err(Error::doing("writing down why a page failed"))
+}
+
+async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Option<Step>, Error> {
     const DOING: &str = "working on a command";
     let mut transaction = pool.begin().await?;
     let row = sqlx::query(
-        "SELECT r.* FROM laneway_control.rewinds r WHERE r.state = 'running' AND NOT EXISTS ( \
+        "SELECT r.* FROM laneway_control.rewinds r WHERE r.state = 'running' \
+           AND (r.retry_at IS NULL OR r.retry_at <= now()) AND NOT EXISTS ( \
            SELECT FROM laneway_control.rewinds o WHERE o.tenant_id = r.tenant_id AND o.state = 'running' \
              AND o.rewind_id < r.rewind_id) \
          ORDER BY r.updated_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED",
@@ -46,19 +79,19 @@ pub async fn rewind_step(pool: &Pool) -> Result<Option<Step>, Error> {
     .await
     .map_err(Error::doing(DOING))?;
     let Some(row) = row else { return Ok(None) };
-    let rewind = read(&row)?;
+    let rewind = begun.insert(read(&row)?);
     let bounds = || -> Result<(i64, i64), sqlx::Error> {
         Ok((row.try_get("position")?, row.try_get("until")?))
     };
     let (position, until) = bounds().map_err(Error::doing(DOING))?;
     let page = match rewind.action {
-        Action::Rewind => rewind_page(&mut transaction, &rewind, position, until).await?,
-        Action::Discard => discard_page(&mut transaction, &rewind, position, until).await?,
-        Action::Replay => replay_page(&mut transaction, &rewind, position, until).await?,
+        Action::Rewind => rewind_page(&mut transaction, rewind, position, until).await?,
+        Action::Discard => discard_page(&mut transaction, rewind, position, until).await?,
+        Action::Replay => replay_page(&mut transaction, rewind, position, until).await?,
     };
     let row = sqlx::query(
         "UPDATE laneway_control.rewinds SET done = done + $3, skipped = skipped + $4, \
-           position = coalesce($5, until), updated_at = clock_timestamp(), \
+           position = coalesce($5, until), updated_at = clock_timestamp(), error = NULL, retry_at = NULL, \
            state = CASE WHEN $5 IS NULL THEN 'done' ELSE state END, \
            finished_at = CASE WHEN $5 IS NULL THEN clock_timestamp() END \
          WHERE tenant_id = $1 AND rewind_id = $2 RETURNING *",
@@ -229,6 +262,17 @@ async fn replay_page(
     .await
     .map_err(Error::doing(DOING))?;
     let delivered: HashSet<Uuid> = delivered.into_iter().collect();
+    // An event that stands twice in the log was sent once, and is so again, whatever page its repetition is in.
+    let mut taken: HashSet<Uuid> = sqlx::query_scalar(
+        "SELECT of_delivery FROM laneway_control.rewound WHERE rewind_id = $1 AND of_delivery = ANY($2)",
+    )
+    .bind(rewind.id.as_uuid())
+    .bind(&ids)
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(Error::doing(DOING))?
+    .into_iter()
+    .collect();
     let (mut wanted, mut originals, mut bytes, mut skipped) = (Vec::new(), Vec::new(), 0, 0);
     let mut end = (rows.len() as i64 == ROWS).then(|| rows.last().map_or(until, |row| row.0));
     for &(id, event, ours, size) in &rows {
@@ -236,7 +280,7 @@ async fn replay_page(
             continue;
         }
         let of = first(event);
-        if !delivered.contains(&of.as_uuid()) {
+        if !delivered.contains(&of.as_uuid()) || taken.contains(&of.as_uuid()) {
             skipped += 1;
             continue;
         }
@@ -246,6 +290,7 @@ async fn replay_page(
             break;
         }
         bytes += size;
+        taken.insert(of.as_uuid());
         wanted.push(id);
         originals.push(Original { event: EventId::from_uuid(event), endpoint, of, mode: None });
     }

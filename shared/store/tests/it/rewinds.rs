@@ -8,8 +8,8 @@ use laneway_store::idempotency::{Answer, Work};
 use laneway_store::migrate;
 use laneway_store::relay::{OutboxRow, Shard, rows_by_id};
 use laneway_store::rewinds::{
-    Action, NewRewind, Rewind, State, rewind_change, rewind_create, rewind_get, rewind_preview,
-    rewind_step, rewinds_list,
+    Action, NewRewind, Rewind, State, outbox_is_read, rewind_change, rewind_create, rewind_get,
+    rewind_preview, rewind_step, rewinds_list,
 };
 use laneway_testkit::{sql, wait_for};
 use laneway_wire::{DeliveryId, Record, TenantId};
@@ -289,6 +289,124 @@ async fn a_command_is_paused_resumed_and_ended_by_a_person() {
     assert_eq!(outbox(&world).await.len(), 1_000);
     let audit = "SELECT string_agg(action, ' ' ORDER BY id) FROM laneway_control.audit_log WHERE actor = 'bob'";
     assert_eq!(world.value(audit).await, "rewind.pause rewind.resume rewind.cancel");
+}
+
+/// Settles an event of the outbox as delivered.
+async fn delivered(world: &World, row: &OutboxRow) {
+    let mut record = Record::clone(&world.record(1, "k"));
+    record.head.event = row.event.as_uuid();
+    record.head.delivery = row.delivery_id(world.endpoint).as_uuid();
+    world.settle(&[last(&Arc::new(record), FinalOutcome::Delivered)]).await;
+}
+
+#[tokio::test]
+async fn a_command_whose_page_always_fails_says_so_and_lets_the_others_pass() {
+    let world = world().await;
+    dead(&world, 3).await;
+    let broken = command(&world, Action::Rewind, &all()).await;
+    // Another project, whose one dead letter is as good as ever.
+    let (tenant, endpoint) = (uuid::Uuid::from_u128(71), uuid::Uuid::from_u128(72));
+    sql(
+        &world.url,
+        &format!(
+            "INSERT INTO laneway_control.projects (tenant_id, name) VALUES ('{tenant}', 'other'); \
+             INSERT INTO laneway_control.endpoints (tenant_id, endpoint_id, url, timeout_ms, secret, since_version) \
+             VALUES ('{tenant}', '{endpoint}', 'http://127.0.0.1:1/', 2000, '', 1); \
+             INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, event_type, \
+               reason, attempts, record, first_held) \
+             SELECT '{tenant}', gen_random_uuid(), event_id, '{endpoint}', lane, event_type, reason, 1, record, now() \
+             FROM laneway_control.dead_letters LIMIT 1; \
+             UPDATE laneway_control.dead_letters SET record = 'x'::bytea || record WHERE tenant_id <> '{tenant}'"
+        ),
+    )
+    .await
+    .unwrap();
+    let mut work = Work::begin(&world.pool, TenantId::from_uuid(tenant)).await.unwrap();
+    let (action, selection) = (Action::Rewind, &all());
+    let new = NewRewind { action, selection, reason: "theirs", actor: "eve" };
+    let theirs = rewind_create(&mut work, new).await.unwrap();
+    work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
+
+    rewind_step(&world.pool).await.unwrap_err();
+    let step = rewind_step(&world.pool).await.unwrap().unwrap();
+    assert_eq!((step.rewind.id, step.rewind.state, step.done), (theirs.id, State::Done, 1));
+    let now = rewind_get(&world.pool, None, broken.id).await.unwrap().unwrap();
+    assert_eq!((now.state, now.done), (State::Running, 0));
+    assert_eq!(now.error.as_deref(), Some("stored dead record is not valid: unknown_version"));
+    assert!(rewind_step(&world.pool).await.unwrap().is_none(), "it is left for a while");
+    // Mended, it goes on when its time has come.
+    let mend = format!(
+        "UPDATE laneway_control.rewinds SET retry_at = now(); \
+         UPDATE laneway_control.dead_letters SET record = substring(record FROM 2) WHERE tenant_id <> '{tenant}'"
+    );
+    sql(&world.url, &mend).await.unwrap();
+    let step = rewind_step(&world.pool).await.unwrap().unwrap();
+    assert_eq!((step.rewind.id, step.rewind.error), (broken.id, None));
+}
+
+#[tokio::test]
+async fn a_replay_sends_an_event_that_stands_twice_in_the_log_once() {
+    let world = world().await;
+    let (tenant, event) = (world.tenant, uuid::Uuid::now_v7());
+    let again = format!(
+        "INSERT INTO laneway.outbox (event_id, tenant, type, payload) VALUES ('{event}', '{tenant}', 'a', '1')"
+    );
+    sql(&world.url, &format!("{again}; {again}")).await.unwrap();
+    let rows = outbox(&world).await;
+    delivered(&world, &rows[0]).await;
+    // And once more a page later.
+    let filler = format!(
+        "INSERT INTO laneway.outbox (tenant, type, payload) SELECT '{tenant}', 'b', '' FROM generate_series(1, 1000)"
+    );
+    sql(&world.url, &format!("{filler}; {again}")).await.unwrap();
+    let since = Some(rows[0].created_at - Duration::from_secs(60));
+    let selection = Selection { endpoint: Some(world.endpoint), since, ..all() };
+    let made = command(&world, Action::Replay, &selection).await;
+    assert_eq!(made.matched, 1);
+    assert_eq!(work_off(&world).await, 2);
+    let done = rewind_get(&world.pool, None, made.id).await.unwrap().unwrap();
+    assert_eq!((done.state, done.done, done.skipped), (State::Done, 1, 1_002));
+}
+
+#[tokio::test]
+async fn what_the_control_database_does_not_have_is_told_before_a_replay() {
+    let world = world().await;
+    let emit = format!("SELECT laneway.emit('{}', 'order.created', 'k', '')", world.tenant);
+    for _ in 0..2 {
+        sql(&world.url, &emit).await.unwrap();
+    }
+    let rows = outbox(&world).await;
+    for row in &rows {
+        delivered(&world, row).await;
+    }
+    let since = Some(rows[0].created_at - Duration::from_secs(60));
+    let selection = Selection { endpoint: Some(world.endpoint), since, ..all() };
+    let counted = async |selection: &Selection| {
+        let tenant = tenant(&world);
+        let counted = rewind_preview(&world.pool, tenant, Action::Replay, selection).await.unwrap();
+        (counted.matched, counted.unavailable)
+    };
+    assert_eq!(counted(&selection).await, (2, 0));
+    command(&world, Action::Replay, &selection).await;
+    work_off(&world).await;
+    // One event's day of the outbox is gone, as if it had come from elsewhere; the other's type is another.
+    let gone = format!("DELETE FROM laneway.outbox WHERE event_id = '{}'", rows[0].event.as_uuid());
+    sql(&world.url, &gone).await.unwrap();
+    assert_eq!(counted(&selection).await, (1, 1));
+    let typed = Selection { event_type: Some("card.*".to_owned()), ..selection };
+    assert_eq!(counted(&typed).await, (0, 1));
+}
+
+#[tokio::test]
+async fn a_relay_at_the_control_database_is_known_by_its_word() {
+    let world = world().await;
+    assert!(!outbox_is_read(&world.pool).await.unwrap());
+    let word = "INSERT INTO laneway.relay_members (instance) VALUES ('relay-1')";
+    sql(&world.url, word).await.unwrap();
+    assert!(outbox_is_read(&world.pool).await.unwrap());
+    let old = "UPDATE laneway.relay_members SET seen_at = now() - interval '6 minutes'";
+    sql(&world.url, old).await.unwrap();
+    assert!(!outbox_is_read(&world.pool).await.unwrap());
 }
 
 #[tokio::test]
