@@ -1,6 +1,6 @@
 //! Unknown outcomes by the hundred, under kills, judged by the provider's own ledger.
 
-use crate::{Cases, report};
+use crate::Cases;
 use anyhow::{Context, Result};
 use laneway_system::{EndpointOptions, Options, World};
 use laneway_testkit::{Account, First, Provider, Says, Stack, wait_for};
