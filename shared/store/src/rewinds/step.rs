@@ -37,7 +37,7 @@ struct Page {
 /// Commands of one project come one after the other, so that what one sends again stays in its order.
 ///
 /// A page that fails did not happen. Its command says so ([`Rewind::error`]) and has its next turn behind all others; if
-/// the same would come of it again, only after [`REFUSED_PAUSE`].
+/// the same would come of it again, only after half a minute.
 pub async fn rewind_step(pool: &Pool) -> Result<Option<Step>, Error> {
     let mut begun = None;
     let ended = step(pool, &mut begun).await;
