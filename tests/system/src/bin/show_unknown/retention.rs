@@ -46,7 +46,7 @@ pub(crate) async fn play(stack: &Stack, cases: &mut Cases) -> Result<Value> {
     })
     .await;
     age(&world).await?;
-    let kept = "SELECT count(*) FROM laneway_control.attempts a WHERE NOT EXISTS ( \
+    let kept = "SELECT count(*) FROM laneway_control.attempts a WHERE a.ended_at < now() - interval '50 days' AND NOT EXISTS ( \
                   SELECT FROM laneway_control.inbox i WHERE i.delivery_id = a.delivery_id AND i.outcome = 1)";
     let before = world.app.number(kept).await?;
 
