@@ -34,6 +34,7 @@ dev: setup ## PostgreSQL, Kafka and all services until Ctrl-C, with a first proj
 	@$(CARGO) run --locked -p laneway -- dev
 
 test: setup ## everything that must hold, on real servers that it starts and stops
+	@$(STACK) setup-faults
 	@echo "test: building" >&2
 	@# Builds the laneway binary too, which the system tests start: its package has integration tests.
 	@$(CARGO) test --locked --workspace --no-run
@@ -74,8 +75,13 @@ chaos: setup ## faults drawn from a seed on all real parts (SEED=s MINUTES=m); t
 	@$(CARGO) build --locked -p laneway -p laneway-system --features laneway/failpoints --bin laneway --bin laneway-chaos
 	@deploy/dev/apart $(TARGET)/debug/laneway-chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --rate $(RATE)
 
+faults: setup ## the rows of the fault matrix by id, one line of JSON each (IDS="K1 P4": only these)
+	@$(STACK) setup-faults
+	@$(CARGO) build --locked -q -p laneway-system --bin laneway-faults
+	@$(STACK) run .laneway/faults -- $(TARGET)/debug/laneway-faults $(IDS)
+
 run-relay run-deliver run-reconciler run-api: run-%: ## one service, with the configuration of LANEWAY_CONFIG
 	@$(CARGO) run --locked -p laneway -- $*
 
 clean: ## stop what make started here, remove its data
-	@for part in test demo show bench dev; do [ ! -d .laneway/$$part ] || $(STACK) clean .laneway/$$part; done
+	@for part in test faults demo show bench dev; do [ ! -d .laneway/$$part ] || $(STACK) clean .laneway/$$part; done

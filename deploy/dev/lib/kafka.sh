@@ -130,3 +130,8 @@ kafka_topic_config() { # TOPIC NAME=VALUE,... -> only these change
   (kafka_java kafka.admin.ConfigCommand --bootstrap-server "127.0.0.1:$(state_get kafka_port)" --alter \
     --entity-type topics --entity-name "$1" --add-config "$2") </dev/null >&2
 }
+
+kafka_partitions() { # TOPIC COUNT
+  (kafka_java org.apache.kafka.tools.TopicCommand --bootstrap-server "127.0.0.1:$(state_get kafka_port)" --alter \
+    --topic "$1" --partitions "$2") </dev/null >&2
+}

@@ -213,6 +213,19 @@ impl Stack {
         stack_command(args.map(str::to_owned).to_vec()).await
     }
 
+    /// Gives a topic of Kafka so many partitions, more than it has.
+    ///
+    /// # Errors
+    /// On the shared stack, or when the broker refuses.
+    pub async fn kafka_partitions(&self, topic: &str, count: u16) -> Result<()> {
+        let Some(folder) = self.folder() else {
+            bail!("a test may only change a stack of its own (Stack::private)");
+        };
+        let (folder, count) = (folder.display().to_string(), count.to_string());
+        let args = ["kafka-partitions", &folder, topic, &count];
+        stack_command(args.map(str::to_owned).to_vec()).await
+    }
+
     /// Starts Kafka again with its data, on its port; returns when it answers.
     ///
     /// # Errors

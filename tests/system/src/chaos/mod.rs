@@ -25,6 +25,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// What a process whose wall clock is read from `file` is started with; none where libfaketime is not installed.
+pub fn clock_envs(file: &std::path::Path) -> Option<[(&'static str, String); 4]> {
+    machine::faketime().map(|library| machine::clock_envs(&library, file))
+}
+
 /// Endpoints of each receiver.
 const ENDPOINTS: usize = 2;
 /// Deadline of a request.

@@ -5,6 +5,7 @@
 
 mod chaos;
 mod crash;
+mod faults;
 mod isolation;
 mod log_loss;
 mod restarts;
