@@ -6,6 +6,7 @@
 mod gauges;
 mod owners;
 mod parking;
+mod poison;
 mod records;
 mod road;
 mod start;

@@ -77,3 +77,69 @@ async fn an_intent_without_outcome_is_an_unknown_for_the_next_owner() {
     world.wait_settled(2).await;
     world.check_order(&records);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d26_a_gateways_answer_is_unknown_unless_the_endpoint_takes_a_resend() {
+    const STATUSES: [u16; 4] = [408, 499, 502, 504];
+    let world = World::new().await;
+    let hold = world.endpoint("/hold", "hold").await;
+    let resend = world.endpoint("/resend", "resend").await;
+    let rules = ["/hold", "/resend"].into_iter().flat_map(|path| {
+        let rule = |status: u16| Rule::path(path, Behaviour::status(status)).times(1);
+        STATUSES.map(|status| rule(status).header("x-key", &status.to_string()))
+    });
+    world.receiver.set_rules(rules.collect());
+    let records = |endpoint| {
+        let of = |status: u16| (0..2).map(move |_| status.to_string());
+        STATUSES
+            .into_iter()
+            .flat_map(of)
+            .map(|key| world.record(endpoint, &key))
+            .collect::<Vec<_>>()
+    };
+    let (held, resent) = (records(hold), records(resend));
+    let deliver = world.start("one");
+    world.produce(&held).await;
+    world.produce(&resent).await;
+    world.wait_settled(8).await;
+    world.wait_value(HELD, "4").await;
+    let attempts = |record: &Record| {
+        let requests = world.requests_of(record);
+        requests.iter().map(|entry| entry.attempt.unwrap()).collect::<Vec<_>>()
+    };
+    for (first, second) in resent.iter().step_by(2).zip(resent.iter().skip(1).step_by(2)) {
+        assert_eq!((attempts(first), attempts(second)), (vec![1, 2], vec![1]));
+    }
+    for (first, second) in held.iter().step_by(2).zip(held.iter().skip(1).step_by(2)) {
+        assert_eq!((attempts(first), attempts(second)), (vec![1], vec![]), "it may have been done");
+    }
+    for first in held.iter().step_by(2) {
+        say(&world, first, "delivered").await;
+    }
+    world.wait_settled(16).await;
+    assert!(held.iter().all(|record| attempts(record) == [1]), "it was done");
+    deliver.stop().await;
+}
+
+/// What no sender can see: the receiver did it and says that it failed. Only its look at the key saves it.
+#[tokio::test(flavor = "multi_thread")]
+async fn d30_a_failure_that_was_processed_is_sent_again_under_the_same_key() {
+    let world = World::new().await;
+    world.receiver.set_rules(vec![Rule::always(Behaviour::status(500)).up_to_attempt(1)]);
+    for on_unknown in ["resend", "hold"] {
+        let record = world.record(world.endpoint(&format!("/{on_unknown}"), on_unknown).await, "k");
+        let deliver = world.start("one");
+        world.produce(std::slice::from_ref(&record)).await;
+        let delivery = record.head.delivery;
+        let settled = format!(
+            "SELECT count(*)::text FROM laneway_control.inbox WHERE delivery_id = '{delivery}'"
+        );
+        world.wait_value(&settled, "1").await;
+        let requests = world.requests_of(&record);
+        let of = |entry: &laneway_testkit::Entry| (entry.attempt, entry.idempotency_key.clone());
+        let key = Some(record.head.event_id().to_string());
+        let said: Vec<_> = requests.iter().map(|entry| of(entry)).collect();
+        assert_eq!(said, [(Some(1), key.clone()), (Some(2), key)], "{on_unknown}");
+        deliver.stop().await;
+    }
+}
