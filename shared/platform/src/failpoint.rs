@@ -3,7 +3,7 @@
 //! Compiled in only with feature `failpoints`. With `LANEWAY_FAILPOINT=settle.before_commit:3` the third time that
 //! the process comes to that place it appends one line to the file named by `LANEWAY_FAILPOINT_FILE` and stops itself,
 //! all threads at once (`SIGSTOP`); the harness waits for the line and kills the process (or lets it go on with
-//! `SIGCONT`).
+//! `SIGCONT`). Several places are separated by commas: the first one that is reached counts.
 
 /// Says that the process has come to the place `name` (`part.before_or_after_what`).
 #[cfg(not(feature = "failpoints"))]
@@ -14,10 +14,9 @@ pub fn hit(_name: &str) {}
 #[cfg(feature = "failpoints")]
 pub fn hit(name: &str) {
     use std::sync::OnceLock;
-    static POINT: OnceLock<Option<armed::Point>> = OnceLock::new();
-    if let Some(point) = POINT.get_or_init(armed::from_environment)
-        && point.reached(name)
-    {
+    static POINTS: OnceLock<Vec<armed::Point>> = OnceLock::new();
+    let points = POINTS.get_or_init(armed::from_environment);
+    if let Some(point) = points.iter().find(|point| point.reached(name)) {
         point.report();
         if let Err(error) =
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)
@@ -45,9 +44,11 @@ mod armed {
     }
 
     #[cfg(feature = "failpoints")]
-    pub(super) fn from_environment() -> Option<Point> {
-        let text = crate::env::var("LANEWAY_FAILPOINT")?;
-        Some(parse(&text, crate::env::var("LANEWAY_FAILPOINT_FILE").map(PathBuf::from)))
+    pub(super) fn from_environment() -> Vec<Point> {
+        let text = crate::env::var("LANEWAY_FAILPOINT").unwrap_or_default();
+        let file = crate::env::var("LANEWAY_FAILPOINT_FILE").map(PathBuf::from);
+        let places = text.split(',').filter(|place| !place.is_empty());
+        places.map(|place| parse(place, file.clone())).collect()
     }
 
     pub(super) fn parse(text: &str, file: Option<PathBuf>) -> Point {

@@ -21,6 +21,9 @@ pub struct Fault {
     /// The user key that it was aimed at, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Endpoint and user key of the lanes that it was about, of a lost lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<(String, String)>,
 }
 
 /// All faults of a run; clones share them.
@@ -50,7 +53,20 @@ impl Faults {
             end_ns: monotonic_ns(),
             endpoint: Some(endpoint.to_owned()),
             key: key.map(str::to_owned),
+            lanes: Vec::new(),
         });
+    }
+
+    /// Notes that a process lost its lease of these lanes, which it had from `start_ns` to `end_ns`.
+    pub fn note_lease(
+        &self,
+        target: &str,
+        lanes: Vec<(String, String)>,
+        start_ns: u64,
+        end_ns: u64,
+    ) {
+        let (kind, target) = ("lease_lost".to_owned(), target.to_owned());
+        self.add(Fault { kind, target, start_ns, end_ns, endpoint: None, key: None, lanes });
     }
 
     /// All so far, in the order in which they were noted.
@@ -60,7 +76,8 @@ impl Faults {
 
     fn push(&self, kind: &str, target: &str, start_ns: u64, end_ns: u64) {
         let (kind, target) = (kind.to_owned(), target.to_owned());
-        self.add(Fault { kind, target, start_ns, end_ns, endpoint: None, key: None });
+        let lanes = Vec::new();
+        self.add(Fault { kind, target, start_ns, end_ns, endpoint: None, key: None, lanes });
     }
 
     fn add(&self, fault: Fault) {

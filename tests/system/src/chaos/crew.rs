@@ -1,8 +1,9 @@
 //! The services of a chaos run: killed, stopped and started by the tracks, and started again by a supervisor when they
 //! end by themselves.
 
+use super::leases::Leases;
 use super::machine;
-use crate::faults::{Faults, monotonic_ns};
+use crate::faults::Faults;
 use crate::world::{World, is_ready, metric_at};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 const POLL: Duration = Duration::from_millis(20);
-/// Between two looks at leases.
-const LOOK_EVERY: Duration = Duration::from_millis(1_000);
-/// The lease of the worlds here and a look more: how far back an owner may have had something unrecorded.
-const LEASE_NS: u64 = 5_000_000_000;
+/// Between two looks at logs and metrics.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A process that was started anew works within this, also when a server is away for a while.
+const START_LIMIT: Duration = Duration::from_secs(30);
 const SUPERVISE_EVERY: Duration = Duration::from_millis(250);
 /// SIGTERM to the end.
 const STOP_LIMIT: Duration = Duration::from_secs(40);
@@ -29,8 +30,10 @@ pub(super) struct Counts {
     /// Processes that ended by themselves, each with how.
     pub(super) exits: Vec<String>,
     pub(super) ungraceful: u64,
-    /// Leases that ran out, whatever held their owners up.
+    /// Leases that were lost, whatever held their owners up.
     pub(super) leases_lost: u64,
+    /// Why a log could not be read.
+    pub(super) unread: Option<String>,
     /// The most that a process counted in `laneway_invariant_violations_total`.
     pub(super) violations: f64,
 }
@@ -79,28 +82,21 @@ impl Crew {
         }
     }
 
-    /// Writes down when a deliver process says that its lease ran out, until it is aborted: what it had not recorded by
-    /// then is repeated by its successor (reliability.md, "Ambiguity"), whether a fault or a busy machine held it up.
-    pub(super) async fn watch_leases(&self, faults: &Faults) {
-        let mut seen = BTreeMap::<u16, f64>::new();
+    /// Writes down which leases are lost, and looks for broken invariants, until it is aborted.
+    pub(super) async fn watch(&self, faults: &Faults, mut leases: Leases) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let ports: Vec<(String, u16)> = {
+            match leases.look(faults) {
+                Ok(lost) => self.counts.lock().await.leases_lost += lost,
+                Err(error) => self.counts.lock().await.unread = Some(format!("{error:#}")),
+            }
+            let ports: Vec<u16> = {
                 let world = self.world.lock().await;
                 let delivers = world.names().into_iter().filter(|name| name.starts_with("deliver"));
-                delivers.filter_map(|name| Some((name.clone(), world.admin_port(&name)?))).collect()
+                delivers.filter_map(|name| world.admin_port(&name)).collect()
             };
-            for (name, port) in ports {
-                let asked = monotonic_ns();
-                let over = metric_at(port, "laneway_leases_lost_total");
+            for port in ports {
                 let violations = metric_at(port, "laneway_invariant_violations_total");
-                let Ok(Ok(over)) = tokio::time::timeout(LOOK_EVERY, over).await else { continue };
-                let before = seen.insert(port, over).unwrap_or(0.0);
-                if over > before {
-                    let since = asked.saturating_sub(LEASE_NS);
-                    faults.note_since("pause", &name, since);
-                    self.counts.lock().await.leases_lost += (over - before) as u64;
-                }
                 if let Ok(Ok(violations)) = tokio::time::timeout(LOOK_EVERY, violations).await {
                     let most = &mut self.counts.lock().await.violations;
                     *most = most.max(violations);
@@ -145,9 +141,7 @@ impl Crew {
 
     /// Waits until the process says that it is ready, or `limit` passes.
     pub(super) async fn ready(&self, name: &str, limit: Duration) -> bool {
-        let port = self.world.lock().await.admin_port(name);
-        let Some(port) = port else { return false };
-        within(limit, || is_ready(port)).await
+        within(limit, || self.is_ready(name)).await
     }
 
     /// SIGTERM, and its end. Whether it ended in order.
@@ -167,30 +161,43 @@ impl Crew {
         ordered
     }
 
-    /// Starts the process so that it stops at a place, and kills it there. Whether it came there within `limit`.
-    pub(super) async fn kill_at(
-        &self,
-        name: &str,
-        point: &str,
-        visit: u64,
-        limit: Duration,
-    ) -> Result<bool> {
+    /// Kills the process and starts it so that it stops at the first of `places` that it comes to.
+    pub(super) async fn arm(&self, name: &str, places: &str) -> Result<()> {
         self.kill(name).await;
-        let file = self.dir.join(format!("point-{name}"));
+        let file = self.reached(name);
         let _ = std::fs::remove_file(&file);
-        let (place, path) = (format!("{point}:{visit}"), file.display().to_string());
-        let envs =
-            [("LANEWAY_FAILPOINT", place.as_str()), ("LANEWAY_FAILPOINT_FILE", path.as_str())];
+        let path = file.display().to_string();
+        let envs = [("LANEWAY_FAILPOINT", places), ("LANEWAY_FAILPOINT_FILE", path.as_str())];
         self.spawn(name, &envs).await?;
+        // What it waits for before it can work is not its time.
+        within(START_LIMIT, || async { file.exists() || self.is_ready(name).await }).await;
+        Ok(())
+    }
+
+    /// Kills the process at its place. Whether it came there within `limit`.
+    pub(super) async fn kill_there(&self, name: &str, limit: Duration) -> bool {
+        let file = self.reached(name);
         let reached = within(limit, || async { file.exists() }).await;
         let killed = self.kill(name).await;
+        let said = std::fs::read_to_string(&file).unwrap_or_default();
         let mut counts = self.counts.lock().await;
-        if reached && killed {
-            *counts.points.entry(point.to_owned()).or_default() += 1;
-        } else {
-            counts.points_missed += 1;
+        match said.split(' ').next().filter(|_| reached && killed) {
+            Some(point) => *counts.points.entry(point.to_owned()).or_default() += 1,
+            None => counts.points_missed += 1,
         }
-        Ok(reached && killed)
+        reached && killed
+    }
+
+    fn reached(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("point-{name}"))
+    }
+
+    async fn is_ready(&self, name: &str) -> bool {
+        let port = self.world.lock().await.admin_port(name);
+        match port {
+            Some(port) => is_ready(port).await,
+            None => false,
+        }
     }
 
     /// Replaces the process by one whose wall clock is `seconds` off for a while, from a moment on at which it works.

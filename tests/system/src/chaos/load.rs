@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// User keys that the events are spread over.
 const KEYS: u64 = 60;
 /// Every so many events one is refused for good by an endpoint that does so.
-const REFUSED_EVERY: u64 = 50;
+const REFUSED_EVERY: u64 = 20;
 /// One event in so many goes through the API.
 const POSTED_EVERY: u32 = 8;
 /// The type of those.
@@ -30,6 +30,15 @@ pub(super) struct Loaded {
     pub(super) doubtful: u64,
 }
 
+/// All user keys of the load.
+pub(super) fn keys() -> impl Iterator<Item = String> {
+    (0..KEYS).map(key)
+}
+
+fn key(n: u64) -> String {
+    format!("user_{}", n % KEYS)
+}
+
 fn payload(n: u64) -> String {
     format!(r#"{{"n":{n},"refused":{}}}"#, n.is_multiple_of(REFUSED_EVERY))
 }
@@ -43,8 +52,7 @@ pub(super) async fn emit(app: Arc<App>, rate: u32, stop: Arc<AtomicBool>) -> Loa
     while !stop.load(Ordering::Relaxed) {
         tick.tick().await;
         n += 1;
-        let key = format!("user_{}", n % KEYS);
-        match app.emit("chaos.created", Some(&key), payload(n).as_bytes()).await {
+        match app.emit("chaos.created", Some(&key(n)), payload(n).as_bytes()).await {
             Ok(id) => loaded.acknowledged.push(id),
             Err(_) => {
                 loaded.doubtful += 1;
@@ -64,7 +72,7 @@ pub(super) async fn post(client: Client, rate: u32, stop: Arc<AtomicBool>) -> Lo
     while !stop.load(Ordering::Relaxed) {
         tick.tick().await;
         n += 1;
-        let (key, text) = (format!("user_{}", n % KEYS), format!(r#"{{"posted":{n}}}"#));
+        let (key, text) = (key(n), format!(r#"{{"posted":{n}}}"#));
         let payload = RawValue::from_string(text).expect("it is JSON");
         let event =
             NewEvent { r#type: POSTED, key: Some(&key), payload: &payload, dedupe_key: None };

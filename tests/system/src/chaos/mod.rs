@@ -3,6 +3,7 @@
 
 mod crew;
 mod crowd;
+mod leases;
 mod load;
 mod machine;
 mod net;
@@ -15,6 +16,7 @@ use anyhow::{Context, Result};
 use crew::{Counts, Crew, within};
 use crowd::Member;
 use laneway_testkit::{Receiver, Stack, free_port, temp_dir};
+use leases::Leases;
 use machine::SmallDisk;
 use net::Proxies;
 use plan::Link;
@@ -30,6 +32,7 @@ pub fn clock_envs(file: &std::path::Path) -> Option<[(&'static str, String); 4]>
     machine::faketime().map(|library| machine::clock_envs(&library, file))
 }
 
+const PARTITIONS: u16 = 6;
 /// Endpoints of each receiver.
 const ENDPOINTS: usize = 2;
 /// Deadline of a request.
@@ -75,11 +78,12 @@ pub async fn run(options: Options) -> Result<Report> {
     let emitting = tokio::spawn(load::emit(Arc::clone(&app), options.rate, Arc::clone(&stop)));
     let posting = tokio::spawn(load::post(client, options.rate, Arc::clone(&stop)));
 
+    let leases = Leases::new(&*stage.crew.world.lock().await, PARTITIONS);
     let stage = Arc::new(stage);
     let supervising = {
         let stage = Arc::clone(&stage);
         tokio::spawn(async move {
-            tokio::join!(stage.crew.supervise(), stage.crew.watch_leases(&stage.faults))
+            tokio::join!(stage.crew.supervise(), stage.crew.watch(&stage.faults, leases))
         })
     };
     let start = Instant::now();
@@ -117,6 +121,7 @@ pub async fn run(options: Options) -> Result<Report> {
         emitted.acknowledged.iter().chain(&posted.acknowledged).copied().collect();
     let mut score = score.into_inner().expect("no track panicked");
     score.errors.extend(stopped);
+    score.errors.extend(counts.unread.clone());
     if hung {
         score.errors.push("a track of faults hung".to_owned());
     }
@@ -150,7 +155,10 @@ async fn set_up(options: Options) -> Result<(Stage, Arc<crate::App>)> {
     let disk = SmallDisk::mount(&home).ok();
     stack.start_postgres().await?;
 
-    let mut world_options = WorldOptions { partitions: 6, ..WorldOptions::default() };
+    // Small pages: a relay is to be killed between two of them.
+    let settings = vec![("LANEWAY_RELAY__PAGE_ROWS", "5".to_owned())];
+    let mut world_options =
+        WorldOptions { partitions: PARTITIONS, settings, ..WorldOptions::default() };
     if let Some(proxies) = &mut proxies {
         let host = stack.database_url().split(['@', '/']).nth(3).context("a database URL")?;
         world_options.postgres_via = Some(proxies.add(Link::Postgres, free_port(), host).await?);

@@ -118,14 +118,15 @@ impl Stage {
                 Ok(killed.into())
             }
             Act::KillAt { point, visit, .. } => {
-                let at = crew.kill_at(who, point, *visit, POINT_LIMIT);
+                crew.arm(who, &places(point, *visit)).await?;
+                let at = crew.kill_there(who, POINT_LIMIT);
                 // A revocation needs somebody who joins.
                 let reached = if *point == "C4" {
                     let (reached, guest) = tokio::join!(at, self.guest(true, JOIN_LIMIT));
                     guest?;
-                    reached?
+                    reached
                 } else {
-                    at.await?
+                    at.await
                 };
                 tokio::time::sleep(length).await;
                 crew.spawn(who, &[]).await?;
@@ -356,6 +357,16 @@ fn name(act: &Act) -> &'static str {
         Act::Link { .. } => "toxiproxy",
         Act::Packets { .. } => "packets",
     }
+}
+
+/// A place, and another one that a process that works comes to soon enough if the first is out of reach just now.
+fn places(point: &str, visit: u64) -> String {
+    let often = match point.as_bytes().first() {
+        Some(b'C') => "C7:300",
+        Some(b'r') => "relay.after_read:200",
+        _ => return format!("{point}:{visit}"),
+    };
+    format!("{point}:{visit},{often}")
 }
 
 fn is_stopped(pid: u32) -> bool {
