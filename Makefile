@@ -77,8 +77,9 @@ chaos: setup ## faults drawn from a seed on all real parts (SEED=s MINUTES=m); t
 
 faults: setup ## the rows of the fault matrix by id, one line of JSON each (IDS="K1 P4": only these)
 	@$(STACK) setup-faults
-	@$(CARGO) build --locked -q -p laneway-system --bin laneway-faults
-	@$(STACK) run .laneway/faults -- $(TARGET)/debug/laneway-faults $(IDS)
+	@echo "faults: building" >&2
+	@$(CARGO) test --locked --workspace --no-run
+	@CARGO='$(CARGO)' $(STACK) run .laneway/faults -- $(TARGET)/debug/laneway-faults $(IDS)
 
 run-relay run-deliver run-reconciler run-api: run-%: ## one service, with the configuration of LANEWAY_CONFIG
 	@$(CARGO) run --locked -p laneway -- $*

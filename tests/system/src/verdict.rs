@@ -55,10 +55,12 @@ impl Verdict {
         let finals = world
             .app
             .rows(
-                "SELECT event_id AS event, endpoint_id AS endpoint, \
-                 (extract(epoch FROM settled_at) * 1000)::bigint AS at_ms, \
-                 (ARRAY['delivered', 'dead_lettered', 'discarded'])[outcome] AS outcome FROM laneway_control.inbox \
-                 UNION ALL SELECT event_id, endpoint_id, 0, 'held' FROM laneway_control.parked_events",
+                "SELECT i.event_id AS event, i.endpoint_id AS endpoint, \
+                 (extract(epoch FROM i.settled_at) * 1000)::bigint AS at_ms, \
+                 (ARRAY['delivered', 'dead_lettered', 'discarded'])[i.outcome] AS outcome, \
+                 EXISTS (SELECT FROM laneway_control.commands c WHERE c.delivery_id = i.delivery_id \
+                   AND c.verdict = 'delivered' AND c.result = 'applied') AS resolved FROM laneway_control.inbox i \
+                 UNION ALL SELECT event_id, endpoint_id, 0, 'held', false FROM laneway_control.parked_events",
             )
             .await?;
         let subscriptions = world.endpoints().iter().map(|made| {

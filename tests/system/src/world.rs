@@ -254,7 +254,20 @@ impl World {
     /// # Errors
     /// When no client can be made.
     pub fn client(&self) -> Result<Client> {
-        Ok(Client::new(&self.api_url, self.tenant, &self.api_key)?)
+        self.client_via(&self.api_url)
+    }
+
+    /// As [`World::client`] where the API is reached at `url`, a way of the test's own.
+    ///
+    /// # Errors
+    /// As [`World::client`].
+    pub fn client_via(&self, url: &str) -> Result<Client> {
+        Ok(Client::new(url, self.tenant, &self.api_key)?)
+    }
+
+    /// Where the API listens: `host:port`.
+    pub fn api_address(&self) -> &str {
+        self.api_url.trim_start_matches("http://")
     }
 
     /// Starts a service as a process called `name` (its instance name, kept over restarts).

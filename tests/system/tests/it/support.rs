@@ -6,6 +6,10 @@ use laneway_testkit::{Entry, Kind, Receiver, Stack};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// Everything has its outcome within this after the last fault.
+pub(crate) const DRAIN: Duration = Duration::from_secs(240);
 
 /// A world with one endpoint per name of `names`, each at a receiver of its own.
 pub(crate) struct Scene {
@@ -76,6 +80,28 @@ impl Scene {
         verdict.assert_clean();
         verdict
     }
+}
+
+/// Commits `count` events, one every `every`, and gives how many commits were refused.
+pub(crate) fn load(scene: &Scene, count: u32, every: Duration) -> JoinHandle<u32> {
+    let app = Arc::clone(&scene.world.app);
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(every);
+        let mut refused = 0;
+        for n in 0..count {
+            tick.tick().await;
+            let key = format!("user_{}", n % 100);
+            refused += u32::from(app.emit("load.created", Some(&key), b"{}").await.is_err());
+        }
+        refused
+    })
+}
+
+/// Waits until every row has its outcome at every endpoint, also one whose commit nobody was told of.
+pub(crate) async fn drained(scene: &Scene) -> Result<()> {
+    let rows = scene.world.app.number("SELECT count(*) FROM laneway.outbox").await?;
+    scene.world.wait_settled(rows * scene.receivers.len() as i64, DRAIN).await;
+    Ok(())
 }
 
 /// Requests by delivery id, in the order in which they were read.

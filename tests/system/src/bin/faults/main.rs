@@ -1,6 +1,7 @@
-//! `make faults`: the rows of the fault matrix (reliability.md 3.4) by their ids. Each case is a test that injects, heals,
-//! drains and judges; it is run by its name and gives one line of JSON. Rows of features to come are `pending`. The last
-//! line has `cases`, `failed` and `pending`; the exit code is 1 if one failed, or was not found.
+//! `make faults`: the rows of the fault matrix (reliability.md 3.3 and 3.4) by their ids. Each case is one test or
+//! several, run by name, that inject, heal, drain and judge; it gives one line of JSON when it is over. Rows of what is
+//! to come are `pending`. The last line has `cases`, `failed` and `pending`; the exit code is 1 if a case failed, or
+//! its test was not found.
 
 #![expect(
     clippy::disallowed_methods,
@@ -9,11 +10,12 @@
 
 mod matrix;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use matrix::{CASES, Case, PENDING};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Command, ExitCode};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 fn main() -> ExitCode {
@@ -29,54 +31,81 @@ fn main() -> ExitCode {
 
 /// Runs the cases with these ids, or all; gives how many failed.
 fn run(wanted: &BTreeSet<String>) -> Result<usize> {
-    let chosen = CASES.iter().filter(|case| wanted.is_empty() || wanted.contains(case.id));
-    let mut packages = BTreeMap::<&str, Vec<&Case>>::new();
-    for case in chosen {
-        packages.entry(case.package).or_default().push(case);
+    let chosen: Vec<&Case> =
+        CASES.iter().filter(|case| wanted.is_empty() || wanted.contains(case.id)).collect();
+    let ids: BTreeSet<&str> = chosen.iter().map(|case| case.id).collect();
+    for id in wanted {
+        let is_pending = PENDING.iter().any(|pending| pending.id == id);
+        ensure!(ids.contains(id.as_str()) || is_pending, "no row {id}");
     }
-    let (mut cases, mut failed) = (0, 0);
-    for (package, of) in packages {
-        let started = Instant::now();
-        let said = test(package, &of)?;
-        let seconds = started.elapsed().as_secs();
-        for case in of {
-            // A name that no test has is a failure: the row would be checked by nothing.
-            let ok = said.lines().any(|line| line == format!("test {} ... ok", case.test));
-            cases += 1;
-            failed += usize::from(!ok);
-            let result = if ok { "ok" } else { "failed" };
-            let line = json!({"id": case.id, "what": case.what, "result": result,
-                "test": format!("{package}: {}", case.test), "seconds_of_package": seconds});
-            print(&line.to_string());
-        }
+    let start = Instant::now();
+    let mut failed = chosen.len();
+    let mut open = chosen.clone();
+    let mut results = BTreeMap::new();
+    test(&chosen, |name, is_ok| {
+        results.insert(name.to_owned(), is_ok);
+        open.retain(|case| {
+            let is_over = case.tests.iter().all(|test| results.contains_key(*test));
+            if is_over {
+                let is_ok = case.tests.iter().all(|test| results[*test]);
+                failed -= usize::from(is_ok);
+                told(case, if is_ok { "ok" } else { "failed" });
+            }
+            !is_over
+        });
+    })?;
+    // A name that no test has is a failure: the row would be checked by nothing.
+    for case in open {
+        told(case, "failed");
     }
-    for (id, what) in PENDING {
-        print(&json!({"id": id, "what": what, "result": "pending"}).to_string());
+    for pending in PENDING.iter().filter(|row| wanted.is_empty() || wanted.contains(row.id)) {
+        let (id, what, why) = (pending.id, pending.what, pending.why);
+        print(&json!({"id": id, "what": what, "result": "pending", "why": why}).to_string());
     }
-    print(&json!({"cases": cases, "failed": failed, "pending": PENDING.len()}).to_string());
+    let line = json!({"cases": chosen.len(), "failed": failed, "pending": PENDING.len(),
+        "seconds": start.elapsed().as_secs()});
+    print(&line.to_string());
     Ok(failed)
 }
 
-/// Runs these tests of a package's integration binary and gives what it said.
-fn test(package: &str, cases: &[&Case]) -> Result<String> {
-    let mut names: Vec<&str> = cases.iter().map(|case| case.test).collect();
-    names.sort_unstable();
-    names.dedup();
-    // The laneway binary beside it has the places at which a process is killed.
-    let build = ["test", "--locked", "-p", "laneway", "-p", package];
-    let features = ["--features", "laneway/failpoints", "--test", "it", "--", "--exact"];
-    let output = Command::new("cargo")
-        .args(build)
-        .args(features)
-        .args(&names)
-        .output()
-        .context("cargo cannot be run")?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        report(&said);
-        report(&String::from_utf8_lossy(&output.stderr));
+fn told(case: &Case, result: &str) {
+    let line = json!({"id": case.id, "what": case.what, "result": result, "package": case.package,
+        "tests": case.tests});
+    print(&line.to_string());
+}
+
+/// Runs the tests of these cases and tells of each that ended whether it passed.
+fn test(cases: &[&Case], mut ended: impl FnMut(&str, bool)) -> Result<()> {
+    let names: BTreeSet<&str> = cases.iter().flat_map(|case| case.tests).copied().collect();
+    if names.is_empty() {
+        return Ok(());
     }
-    Ok(said)
+    // All packages, as `make test` builds them: what is built is built already, and the laneway binary has the places
+    // at which a process is killed.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut child = Command::new(cargo)
+        .args(["test", "--locked", "--workspace", "--no-fail-fast", "--test", "it"])
+        .args(["--", "--exact"])
+        .args(&names)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cargo cannot be run")?;
+    let stdout = child.stdout.take().context("its output")?;
+    let mut said = String::new();
+    for line in BufReader::new(stdout).lines() {
+        let line = line?;
+        match line.strip_prefix("test ").and_then(|line| line.split_once(" ... ")) {
+            Some((name, result)) => ended(name, result == "ok"),
+            None => {
+                said.push_str(&line);
+                said.push('\n');
+            }
+        }
+    }
+    if !child.wait()?.success() {
+        report(&said);
+    }
+    Ok(())
 }
 
 #[expect(clippy::print_stdout, reason = "the cases are this program's result")]
