@@ -8,7 +8,7 @@ use laneway_system::{EndpointOptions, Options};
 use laneway_testkit::{Behaviour, wait_for};
 use laneway_wire::EventId;
 use serde_json::value::RawValue;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,7 +26,7 @@ fn arm(scene: &mut Scene, service: &str, name: &str, point: &str) -> Result<Path
 }
 
 /// Waits until the process has stopped itself at its point, and kills it there.
-async fn kill_there(scene: &mut Scene, name: &str, file: &PathBuf) -> Result<()> {
+async fn kill_there(scene: &mut Scene, name: &str, file: &Path) -> Result<()> {
     let reached = tokio::time::timeout(LIMIT, async {
         while !file.exists() {
             tokio::time::sleep(Duration::from_millis(20)).await;
