@@ -2,9 +2,9 @@
 //!
 //! Who: any number of processes; what one works on is locked or claimed in the control database, so that two do no
 //! harm and one that dies is followed by another. What flows: unknown outcomes become questions to the endpoints'
-//! authorities, and definite answers commands for the lanes' owners ([`lookups`]). Commands over many deliveries (send dead letters again,
-//! discard them, replay) are worked off page by page ([`rewinds`]): dead letters become rows of the outbox, which the
-//! relay publishes like any other. No lane's row is ever touched from here (design 5.8).
+//! authorities, and definite answers commands for the lanes' owners (`lookups`). Commands over many deliveries (send
+//! dead letters again, discard them, replay) are worked off page by page (`rewinds`): dead letters become rows of the
+//! outbox, which the relay publishes like any other. No lane's row is ever touched from here (design 5.8).
 //!
 //! What happens when something fails:
 //! * This process dies anywhere: a page that was not committed did not happen, one that was is behind the command's own

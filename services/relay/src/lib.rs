@@ -1,9 +1,9 @@
 //! Committed outbox rows become records of the deliveries topic.
 //!
 //! Who: every process that runs this reads a share of the 16 shards of each source database, under a lease with a
-//! random token ([`source`]). What flows: a batch is what one snapshot sees and the one before did not; its rows are
+//! random token (`source`). What flows: a batch is what one snapshot sees and the one before did not; its rows are
 //! routed with one version of the subscriptions, published to the partition that the bucket map names, acknowledged,
-//! and only then does the shard's cursor move ([`shard`]).
+//! and only then does the shard's cursor move (`shard`).
 //!
 //! What happens when something fails:
 //! * This process dies anywhere: another takes its shards when the lease ends and starts from the stored cursors; what
@@ -13,7 +13,7 @@
 //!   meanwhile, and other sources go on.
 //! * The broker refuses one record for itself: it is held, visibly, and so is what comes behind it in its lane.
 //! * The log is lost (topic made again, acknowledged offsets gone): the generation is raised and every shard goes back
-//!   to the first batch that was touched ([`topic`], [`back`]).
+//!   to the first batch that was touched (`topic`, `back`).
 //! * A source is restored from a dump: its transactions begin anew, which is seen, and all of its outbox is published
 //!   again.
 

@@ -51,12 +51,14 @@ pub enum Input {
         /// Whether this is the last page.
         last: bool,
     },
-    /// Give the partition back in good order: start nothing more of it; [`Effect::Drained`] when all is settled.
+    /// Give the partition back in good order: start nothing more of it; [`Effect::Drained`](crate::Effect::Drained) when
+    /// all is settled.
     Revoke {
         /// The partition.
         partition: Partition,
     },
-    /// The partition is gone (fenced, lost, or released after [`Effect::Drained`]): forget all of it.
+    /// The partition is gone (fenced, lost, or released after [`Effect::Drained`](crate::Effect::Drained)): forget all of
+    /// it.
     Lost {
         /// The partition.
         partition: Partition,
@@ -70,7 +72,7 @@ pub enum Input {
         /// The records.
         records: Vec<Incoming>,
     },
-    /// A request that [`Effect::Send`] asked for has ended, one way or another.
+    /// A request that [`Effect::Send`](crate::Effect::Send) asked for has ended, one way or another.
     AttemptEnded {
         /// Which one.
         ticket: Ticket,
@@ -90,7 +92,7 @@ pub enum Input {
         /// Lanes among the items with `may_unpark` whose last row is gone: they are parked no more.
         unparked: Vec<LaneId>,
     },
-    /// Answer to [`Effect::LoadDue`].
+    /// Answer to [`Effect::LoadDue`](crate::Effect::LoadDue).
     Due {
         /// The partition.
         partition: Partition,
@@ -105,7 +107,7 @@ pub enum Input {
         /// When nothing more is due now: the next due time of a lane of this endpoint here, if there is one.
         next_due: Option<Timestamp>,
     },
-    /// Answer to [`Effect::LoadPage`]: what follows in a lane.
+    /// Answer to [`Effect::LoadPage`](crate::Effect::LoadPage): what follows in a lane.
     Page {
         /// The partition.
         partition: Partition,
@@ -118,7 +120,7 @@ pub enum Input {
         /// Whether there are more behind the last one.
         more: bool,
     },
-    /// Answer to [`Effect::LoadExpired`]: heads whose horizon has passed.
+    /// Answer to [`Effect::LoadExpired`](crate::Effect::LoadExpired): heads whose horizon has passed.
     Expired {
         /// The partition.
         partition: Partition,
@@ -129,7 +131,7 @@ pub enum Input {
         /// Whether there may be more.
         more: bool,
     },
-    /// Answer to [`Effect::ClaimProbe`].
+    /// Answer to [`Effect::ClaimProbe`](crate::Effect::ClaimProbe).
     Probe {
         /// The endpoint.
         endpoint: EndpointId,
