@@ -39,9 +39,10 @@ group.min.session.timeout.ms=1000
 log.initial.task.delay.ms=1000
 log.retention.check.interval.ms=2000
 log.segment.delete.delay.ms=1000
-# A broker that was killed has to be let in again soon.
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
+# Long enough that a busy machine does not fence its only broker, which leaves all partitions without a leader; a broker
+# that was killed is let in again after it.
+broker.session.timeout.ms=9000
+broker.heartbeat.interval.ms=1000
 num.network.threads=2
 num.io.threads=4
 log.cleaner.dedupe.buffer.size=16777216

@@ -8,9 +8,10 @@
 //! below a topic that stayed.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rdkafka::ClientConfig;
 use rdkafka::admin::{
     AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication, TopicResult,
 };
@@ -80,10 +81,15 @@ impl TopicDescription {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp(Option<u64>);
 
+type Client = AdminClient<DefaultClientContext>;
+
 /// Asks and changes topics. Cheap to clone; every call may take up to 10 s when the broker is away.
 #[derive(Clone)]
 pub struct Admin {
-    client: Arc<AdminClient<DefaultClientContext>>,
+    config: ClientConfig,
+    /// Replaced when a question got no answer: librdkafka (2.10 to 2.13, its issue 5301) forgets all brokers when one
+    /// answers that there are none, as in the moment in which all are fenced, and never looks for them again.
+    client: Arc<Mutex<Arc<Client>>>,
 }
 
 impl fmt::Debug for Admin {
@@ -98,8 +104,38 @@ impl Admin {
     /// # Errors
     /// [`BusError::Client`].
     pub fn new(connection: &Connection) -> Result<Self, BusError> {
-        let client = connection.client_config().create().map_err(BusError::Client)?;
-        Ok(Self { client: Arc::new(client) })
+        let config = connection.client_config();
+        let client = config.create().map_err(BusError::Client)?;
+        Ok(Self { config, client: Arc::new(Mutex::new(Arc::new(client))) })
+    }
+
+    fn client(&self) -> Arc<Client> {
+        self.client.lock().expect("no holder panicked").clone()
+    }
+
+    /// The error of a question that went through `asked`; the next one goes through a new client if this one was not
+    /// refused by the broker but got no answer.
+    fn failed(
+        &self,
+        asked: &Arc<Client>,
+        operation: &'static str,
+        topic: &str,
+        source: KafkaError,
+    ) -> BusError {
+        let code = match &source {
+            KafkaError::AdminOp(code) => Some(*code),
+            other => other.rdkafka_error_code(),
+        };
+        // The client's own errors are negative, the broker's are not.
+        if code.is_some_and(|code| (code as i32) < 0)
+            && let Ok(new) = self.config.create()
+        {
+            let mut client = self.client.lock().expect("no holder panicked");
+            if Arc::ptr_eq(&client, asked) {
+                *client = Arc::new(new);
+            }
+        }
+        topic_error(operation, topic, source)
     }
 
     /// Makes a topic with a new incarnation; `false` when one of that name exists (whatever it looks like).
@@ -107,7 +143,8 @@ impl Admin {
     /// # Errors
     /// [`BusError::Topic`].
     pub async fn create_topic(&self, spec: &TopicSpec) -> Result<bool, BusError> {
-        let failed = |source| topic_error("create", &spec.name, source);
+        let client = self.client();
+        let failed = |source| self.failed(&client, "create", &spec.name, source);
         let stamp = (new_stamp()).to_string();
         let retention = spec.retention.as_millis().to_string();
         let max_bytes = spec.max_message_bytes.to_string();
@@ -122,7 +159,7 @@ impl Admin {
         .set("retention.ms", &retention)
         .set("max.message.bytes", &max_bytes)
         .set(STAMP, &stamp);
-        let results = self.client.create_topics([&topic], &options()).await.map_err(failed)?;
+        let results = client.create_topics([&topic], &options()).await.map_err(failed)?;
         match first(results)? {
             Ok(_) => Ok(true),
             Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => Ok(false),
@@ -152,10 +189,10 @@ impl Admin {
 
     /// The topic's stamp, if there is such a topic.
     async fn stamp(&self, topic: &str) -> Result<Option<Stamp>, BusError> {
-        let failed = |source| topic_error("describe", topic, source);
+        let client = self.client();
+        let failed = |source| self.failed(&client, "describe", topic, source);
         let resource = ResourceSpecifier::Topic(topic);
-        let results =
-            self.client.describe_configs([&resource], &options()).await.map_err(failed)?;
+        let results = client.describe_configs([&resource], &options()).await.map_err(failed)?;
         let config = match results.into_iter().next() {
             Some(Ok(config)) => config,
             Some(Err(RDKafkaErrorCode::UnknownTopicOrPartition)) => return Ok(None),
@@ -169,10 +206,8 @@ impl Admin {
 
     async fn partition_count(&self, topic: &str) -> Result<Option<u32>, BusError> {
         let name = topic.to_owned();
-        let metadata = self
-            .blocking(move |client| client.inner().fetch_metadata(Some(&name), LIMIT))
-            .await?
-            .map_err(|source| topic_error("describe", topic, source))?;
+        let ask = move |client: &Client| client.inner().fetch_metadata(Some(&name), LIMIT);
+        let metadata = self.blocking("describe", topic, ask).await?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let Some(found) = found else {
             return Err(BusError::Answer("without the topic asked for"));
@@ -192,9 +227,8 @@ impl Admin {
     /// [`BusError::Topic`].
     pub async fn offsets(&self, topic: &str, partition: i32) -> Result<(i64, i64), BusError> {
         let name = topic.to_owned();
-        self.blocking(move |client| client.inner().fetch_watermarks(&name, partition, LIMIT))
-            .await?
-            .map_err(|source| topic_error("offsets", topic, source))
+        let ask = move |client: &Client| client.inner().fetch_watermarks(&name, partition, LIMIT);
+        self.blocking("offsets", topic, ask).await
     }
 
     /// [`Admin::offsets`] of the partitions `0..partitions`, in order.
@@ -207,13 +241,12 @@ impl Admin {
         partitions: u32,
     ) -> Result<Vec<(i64, i64)>, BusError> {
         let name = topic.to_owned();
-        self.blocking(move |client| {
+        let ask = move |client: &Client| {
             (0..i32::try_from(partitions).unwrap_or(i32::MAX))
                 .map(|partition| client.inner().fetch_watermarks(&name, partition, LIMIT))
-                .collect::<Result<_, _>>()
-        })
-        .await?
-        .map_err(|source| topic_error("offsets", topic, source))
+                .collect()
+        };
+        self.blocking("offsets", topic, ask).await
     }
 
     /// Deletes a topic with all its records; `false` when there is none. For tests and for people.
@@ -221,8 +254,9 @@ impl Admin {
     /// # Errors
     /// [`BusError::Topic`].
     pub async fn delete_topic(&self, topic: &str) -> Result<bool, BusError> {
-        let failed = |source| topic_error("delete", topic, source);
-        let results = self.client.delete_topics(&[topic], &options()).await.map_err(failed)?;
+        let client = self.client();
+        let failed = |source| self.failed(&client, "delete", topic, source);
+        let results = client.delete_topics(&[topic], &options()).await.map_err(failed)?;
         match first(results)? {
             Ok(_) => Ok(true),
             Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => Ok(false),
@@ -233,10 +267,16 @@ impl Admin {
     /// librdkafka blocks its caller for these questions: they go to a thread that may be blocked.
     async fn blocking<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&AdminClient<DefaultClientContext>) -> T + Send + 'static,
+        operation: &'static str,
+        topic: &str,
+        ask: impl FnOnce(&Client) -> Result<T, KafkaError> + Send + 'static,
     ) -> Result<T, BusError> {
-        let client = self.client.clone();
-        tokio::task::spawn_blocking(move || ask(&client)).await.map_err(|_| BusError::Gone)
+        let client = self.client();
+        let asked = client.clone();
+        let answer = tokio::task::spawn_blocking(move || ask(&client)).await;
+        answer
+            .map_err(|_| BusError::Gone)?
+            .map_err(|source| self.failed(&asked, operation, topic, source))
     }
 }
 
