@@ -127,13 +127,14 @@ impl Admin {
             other => other.rdkafka_error_code(),
         };
         // The client's own errors are negative, the broker's are not.
-        if code.is_some_and(|code| (code as i32) < 0)
+        let unanswered = code.is_some_and(|code| (code as i32) < 0);
+        let mut client = self.client.lock().expect("no holder panicked");
+        // Of several questions that failed together the first replaces it.
+        if unanswered
+            && Arc::ptr_eq(&client, asked)
             && let Ok(new) = self.config.create()
         {
-            let mut client = self.client.lock().expect("no holder panicked");
-            if Arc::ptr_eq(&client, asked) {
-                *client = Arc::new(new);
-            }
+            *client = Arc::new(new);
         }
         topic_error(operation, topic, source)
     }
