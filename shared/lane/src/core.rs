@@ -141,7 +141,13 @@ impl Core {
         match input {
             Input::Tick => true,
             Input::Endpoint(settings) => {
-                let ep = self.sh.endpoints.set(&settings);
+                let now = self.sh.now;
+                let (ep, disabled_since) = self.sh.endpoints.set(&settings, now);
+                if let Some(since) = disabled_since {
+                    for part in self.parts.values_mut() {
+                        part.stood_still(ep, since, now);
+                    }
+                }
                 self.sh.changed.push(ep);
                 true
             }
@@ -401,6 +407,23 @@ impl Core {
 }
 
 impl Part {
+    /// The time in which the endpoint was disabled does not count for what stayed in memory (I22): a head that was under
+    /// way all the time, and what waits behind it. Rows that are read from now on have it from there.
+    fn stood_still(&mut self, ep: Ep, since: Timestamp, now: Timestamp) {
+        let Some(local) = self.locals.get(&ep) else { return };
+        let lanes: Vec<u32> = self.lanes.listed(&local.list).map(|(index, _)| index).collect();
+        for index in lanes {
+            let lane = self.lanes.at(index);
+            for event in lane.head.iter_mut().chain(&mut lane.queue) {
+                if event.attempts == 0 {
+                    event.clock_from = now;
+                } else {
+                    event.first_held = event.first_held + now.since(since.max(event.first_held));
+                }
+            }
+        }
+    }
+
     /// Judges anew every lane of the endpoint of which nothing is under way.
     fn judge_all(&mut self, sh: &mut Shared, ep: Ep, fx: &mut Effects) {
         let Some(local) = self.locals.get(&ep) else { return };

@@ -57,6 +57,8 @@ pub(crate) struct EndpointEntry {
     streak_lanes_differ: bool,
     /// The view says so.
     pub(crate) degraded_view: bool,
+    /// Since when this core has known it as disabled.
+    pub(crate) disabled_since: Option<Timestamp>,
     /// This core said so at that time, and no view has confirmed or refuted it yet.
     pub(crate) degraded_here: Option<Timestamp>,
     /// No probe is claimed before this: as the database said last.
@@ -97,6 +99,7 @@ impl EndpointEntry {
             streak_lane: None,
             streak_lanes_differ: false,
             degraded_view: false,
+            disabled_since: None,
             degraded_here: None,
             probe_until: Timestamp(0),
             probe_rests: Timestamp(0),
@@ -108,6 +111,16 @@ impl EndpointEntry {
             probing: None,
             pace: Pace::default(),
         }
+    }
+
+    /// Takes its state; since when it was disabled if that ends now.
+    pub(crate) fn switch(&mut self, state: EndpointState, now: Timestamp) -> Option<Timestamp> {
+        self.state = state;
+        if state == EndpointState::Disabled {
+            self.disabled_since.get_or_insert(now);
+            return None;
+        }
+        self.disabled_since.take()
     }
 
     pub(crate) fn is_degraded(&self) -> bool {
@@ -233,16 +246,16 @@ impl Endpoints {
         ep
     }
 
-    /// Takes settings; gives its number.
-    pub(crate) fn set(&mut self, settings: &Endpoint) -> Ep {
+    /// Takes settings; gives its number, and since when it was disabled if that ends with them.
+    pub(crate) fn set(&mut self, settings: &Endpoint, now: Timestamp) -> (Ep, Option<Timestamp>) {
         let ep = self.intern(settings.id);
         let entry = &mut self.entries[ep as usize];
-        entry.state = settings.state;
+        let ended = entry.switch(settings.state, now);
         entry.on_unknown = settings.on_unknown;
         entry.timeout = settings.timeout;
         entry.max_in_flight = settings.max_in_flight.max(1);
         self.ring_if_ready(ep);
-        ep
+        (ep, ended)
     }
 
     pub(crate) fn get(&self, ep: Ep) -> &EndpointEntry {

@@ -160,9 +160,10 @@ impl Part {
     }
 
     fn disable(&mut self, sh: &mut Shared, ep: Ep, fx: &mut Effects) {
+        let now = sh.now;
         let entry = sh.endpoints.at(ep);
         if entry.state == EndpointState::Enabled {
-            entry.state = EndpointState::Disabled;
+            entry.switch(EndpointState::Disabled, now);
             let endpoint = entry.id;
             sh.changed.push(ep);
             fx.push(Effect::Disable { endpoint });

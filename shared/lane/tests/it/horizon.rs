@@ -48,3 +48,24 @@ fn an_event_that_waited_behind_an_unknown_has_its_whole_horizon_also_after_it_fa
     assert_eq!(world.db.inbox[&second], expired);
     world.check_end();
 }
+
+/// P8, I22: what waits in memory behind a request under way is in no row that would tell that the endpoint stood still.
+#[test]
+fn the_time_of_a_disabled_endpoint_does_not_count_for_what_was_in_memory_all_the_while() {
+    let mut world = world(Limits { horizon: Duration::from_secs(100), ..roomy() });
+    let tried = world.publish(0, "a", 0);
+    let ahead = world.publish(0, "b", 0);
+    let behind = world.publish(0, "b", 0);
+    world.pump();
+    world.respond(tried, 500);
+    world.pass(2 * SECOND);
+    assert_eq!(world.sent(), [tried, ahead, tried], "the other two are under way");
+    world.set_state(0, EndpointState::Disabled);
+    world.pass(80 * SECOND);
+    world.set_state(0, EndpointState::Enabled);
+    world.pass(40 * SECOND);
+    world.respond(tried, 500);
+    world.respond(ahead, 200);
+    world.pass(30 * SECOND);
+    assert_eq!(world.sent(), [tried, ahead, tried, behind, tried]);
+}

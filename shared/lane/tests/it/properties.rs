@@ -66,12 +66,12 @@ fn step(world: &mut World, number: u32, faults: bool, fresh: &dyn Fn() -> Core) 
         }
         92 => {
             let ids: Vec<_> = world.endpoints.keys().copied().collect();
-            let endpoint = world.endpoints.get_mut(&ids[pick(ids.len())]).unwrap();
-            endpoint.state = match endpoint.state {
+            let id = ids[pick(ids.len())];
+            let state = match world.endpoints[&id].state {
                 EndpointState::Enabled => EndpointState::Disabled,
                 _ => EndpointState::Enabled,
             };
-            let endpoint = endpoint.clone();
+            let endpoint = world.switch(id, state);
             world.give(Input::Endpoint(endpoint));
         }
         93 | 94 => {
@@ -141,8 +141,8 @@ pub(crate) fn run(steps: &[u32], faults: bool, fresh: &dyn Fn() -> Core) -> Worl
     for number in steps {
         step(&mut world, *number, faults, fresh);
     }
-    for endpoint in world.endpoints.values_mut() {
-        endpoint.state = EndpointState::Enabled;
+    for id in world.endpoints.keys().copied().collect::<Vec<_>>() {
+        world.switch(id, EndpointState::Enabled);
     }
     for endpoint in world.endpoints.values().cloned().collect::<Vec<_>>() {
         world.give(Input::Endpoint(endpoint));
