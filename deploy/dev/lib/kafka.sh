@@ -47,6 +47,8 @@ num.network.threads=2
 num.io.threads=4
 log.cleaner.dedupe.buffer.size=16777216
 PROPERTIES
+  # What a test wants otherwise in a stack of its own.
+  if [ -f "$DIR/kafka/extra.properties" ]; then cat "$DIR/kafka/extra.properties"; fi
 }
 
 kafka_init() { # formats the data folder when there is none

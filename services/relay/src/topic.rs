@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::config::Relay;
 use crate::metrics::Metrics;
-use laneway_bus::{Admin, BusError, Connection, Producer, ProducerSettings};
+use laneway_bus::{Admin, BusError, Connection, FORGOTTEN, Producer, ProducerSettings};
 use laneway_platform::admin::Probe;
 use laneway_platform::service::Chain;
 use laneway_store::Pool;
@@ -39,6 +39,16 @@ impl Topic {
     /// The partition that a bucket is in.
     pub(crate) fn partition(&self, bucket: Bucket) -> u32 {
         self.map.partitions.get(usize::from(bucket.number())).copied().unwrap_or(0)
+    }
+
+    /// Whether records wait in a producer that no broker answers.
+    async fn unanswered(&self) -> bool {
+        for producer in [Some(&self.producer), self.alone.get()].into_iter().flatten() {
+            if producer.in_flight() > 0 && !producer.is_answered().await {
+                return true;
+            }
+        }
+        false
     }
 
     /// The producer that puts every record in a batch of its own.
@@ -143,6 +153,8 @@ pub(crate) struct Watch {
     probe: Probe,
     current: watch::Sender<Arc<Topic>>,
     suspicions: mpsc::Receiver<Suspicion>,
+    /// Looks in a row that were answered while the producer was not.
+    unanswered: u32,
 }
 
 impl Watch {
@@ -171,6 +183,7 @@ impl Watch {
             probe,
             current,
             suspicions,
+            unanswered: 0,
         };
         Ok((watch, Topics { current: receiver, suspicions: sender }))
     }
@@ -225,8 +238,14 @@ impl Watch {
         let dead = suspicions.iter().any(|suspicion| {
             matches!(suspicion, Suspicion::Producer { generation } if *generation == current.generation)
         });
-        if dead || current.producer.fatal().is_some() {
+        self.unanswered = if current.unanswered().await { self.unanswered + 1 } else { 0 };
+        let forgotten = self.unanswered >= FORGOTTEN;
+        if forgotten {
+            tracing::warn!("the producer has lost the brokers that others reach: a new one");
+        }
+        if dead || forgotten || current.producer.fatal().is_some() {
             self.install(&stored).await?;
+            self.unanswered = 0;
         }
         Ok(true)
     }

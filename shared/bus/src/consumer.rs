@@ -12,7 +12,7 @@
 //!
 //! No offset is ever chosen here: a position outside the log is [`Event::OffsetOutOfRange`] and the partition stands
 //! still until it is started anew. When the caller does not take records, reading stops when the bounds are reached
-//! and the membership in the group goes on.
+//! and the membership in the group goes on. A client that has forgotten the brokers is replaced by a new one.
 
 mod client;
 mod watch;
@@ -177,6 +177,8 @@ struct Desk {
     released: bool,
     leave: bool,
     abandoned: bool,
+    // Another client of this process has been answered by a broker since the thread last asked.
+    answered: bool,
     // Something happened since the thread last looked.
     woken: bool,
 }
@@ -250,9 +252,11 @@ impl Consumer {
         let watch = watch::Watch::start(
             Admin::new(connection)?,
             &settings,
+            shared.clone(),
             control_sender.clone().downgrade(),
         );
         let worker = worker::Worker::new(
+            connection.clone(),
             client,
             settings,
             shared.clone(),

@@ -15,6 +15,14 @@ mod error;
 mod producer;
 mod settings;
 
+use std::time::Duration;
+
+/// Questions in a row without an answer, while another client is answered, after which a client has forgotten the
+/// brokers.
+pub const FORGOTTEN: u32 = 3;
+/// What a client may take to tell whether it reaches a broker.
+const REACH_LIMIT: Duration = Duration::from_secs(1);
+
 pub use admin::{Admin, TopicDescription, TopicSpec};
 pub use consumer::{Command, Consumer, ConsumerSettings, Event, Events, RawRecord};
 pub use error::BusError;

@@ -20,7 +20,7 @@ use rdkafka::producer::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::{BusError, Connection};
+use crate::{BusError, Connection, REACH_LIMIT};
 
 /// How a producer behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,6 +215,15 @@ impl Producer {
     pub fn in_flight(&self) -> usize {
         // Not the client's own count: that includes reports of acknowledged records.
         self.limit - self.permits.available_permits()
+    }
+
+    /// Whether a broker answers this client, within a second. One that is not answered [`crate::FORGOTTEN`] times in
+    /// a row while [`crate::Admin`] is has to be replaced: librdkafka (2.10 to 2.13, its issue 5301) may forget all
+    /// brokers for good.
+    pub async fn is_answered(&self) -> bool {
+        let (client, topic) = (self.client.clone(), self.topic.clone());
+        let ask = move || client.client().fetch_metadata(Some(&topic), REACH_LIMIT).is_ok();
+        tokio::task::spawn_blocking(ask).await.unwrap_or(false)
     }
 
     /// Why this client can never write again, if so: the broker does not know its sequence any more, or fenced it.

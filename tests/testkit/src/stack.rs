@@ -213,6 +213,17 @@ impl Stack {
         stack_command(args.map(str::to_owned).to_vec()).await
     }
 
+    /// What the broker is set to beside its settings (`name=value` lines) from its next start on.
+    ///
+    /// # Errors
+    /// On the shared stack, or when the file cannot be written.
+    pub fn kafka_extra(&self, settings: &str) -> Result<()> {
+        let Some(folder) = self.folder() else {
+            bail!("a test may only change a stack of its own (Stack::private)");
+        };
+        Ok(std::fs::write(folder.join("kafka/extra.properties"), settings)?)
+    }
+
     /// Gives a topic of Kafka so many partitions, more than it has.
     ///
     /// # Errors

@@ -3,13 +3,14 @@
 //! The client goes by the topic's name: after a topic was deleted and made again it may read on at an offset that
 //! happens to exist. Offsets tell most such cases; this tells the rest, a look later.
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::WeakSender;
 use uuid::Uuid;
 
-use super::{ConsumerSettings, Event};
+use super::{ConsumerSettings, Event, Shared};
 use crate::Admin;
 
 /// A thread that ends with this value.
@@ -31,6 +32,7 @@ impl Watch {
     pub(super) fn start(
         admin: Admin,
         settings: &ConsumerSettings,
+        shared: Arc<Shared>,
         events: WeakSender<Event>,
     ) -> Self {
         let (stop, stopped) = channel::<()>();
@@ -42,6 +44,7 @@ impl Watch {
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 // An answer that does not come says nothing about the topic.
                 let Ok(found) = runtime.block_on(admin.describe_topic(&topic)) else { continue };
+                shared.desk().answered = true;
                 let event = match (known, found) {
                     (Known::Gone, None) => continue,
                     (_, None) => {

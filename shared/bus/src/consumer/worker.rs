@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,14 +13,17 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::client::{Client, Rebalance, Rebalances};
+use super::client::{self, Client, Rebalance, Rebalances};
 use super::{Batch, ConsumerSettings, Event, RawRecord, Shared};
-use crate::BusError;
+use crate::{BusError, Connection, FORGOTTEN, REACH_LIMIT};
 
 /// The thread looks around at least so often, bell or not.
 const IDLE: Duration = Duration::from_millis(100);
 /// Client events (rebalances, errors, log lines) served per turn.
 const CLIENT_EVENTS: usize = 16;
+/// Between two questions of a client without partitions whether it still knows a broker.
+const REACH_INTERVAL: Duration = Duration::from_secs(5);
+
 /// One assigned partition.
 struct Partition {
     reading: Reading,
@@ -48,6 +52,7 @@ enum After {
 }
 
 pub(super) struct Worker {
+    connection: Connection,
     client: Arc<Client>,
     settings: ConsumerSettings,
     shared: Arc<Shared>,
@@ -56,6 +61,11 @@ pub(super) struct Worker {
     ended: Option<oneshot::Sender<()>>,
     partitions: BTreeMap<i32, Partition>,
     draining: Option<(Instant, After)>,
+    ask_at: Instant,
+    /// Questions in a row that this client got no answer to while another one did.
+    unanswered: u32,
+    /// The client before this one, ending.
+    former: Option<JoinHandle<()>>,
 }
 
 impl Drop for Worker {
@@ -68,6 +78,7 @@ impl Drop for Worker {
 
 impl Worker {
     pub(super) fn new(
+        connection: Connection,
         client: Arc<Client>,
         settings: ConsumerSettings,
         shared: Arc<Shared>,
@@ -76,8 +87,20 @@ impl Worker {
         ended: oneshot::Sender<()>,
     ) -> Self {
         let ended = Some(ended);
-        let (partitions, draining) = (BTreeMap::new(), None);
-        Self { client, settings, shared, control, records, ended, partitions, draining }
+        Self {
+            connection,
+            client,
+            settings,
+            shared,
+            control,
+            records,
+            ended,
+            partitions: BTreeMap::new(),
+            draining: None,
+            ask_at: Instant::now() + REACH_INTERVAL,
+            unanswered: 0,
+            former: None,
+        }
     }
 
     pub(super) fn run(mut self) {
@@ -105,6 +128,7 @@ impl Worker {
         if !self.orders() || !self.drained() {
             return false;
         }
+        self.reach();
         match self.read() {
             Read::Something => {}
             Read::Nothing => self.shared.wait(self.patience()),
@@ -117,6 +141,43 @@ impl Worker {
         let draining =
             self.draining.map(|(until, _)| until.saturating_duration_since(Instant::now()));
         draining.unwrap_or(IDLE).min(IDLE)
+    }
+
+    /// A client that has no partitions, as one that has lost the brokers soon has none (its session ends), is asked now
+    /// and then whether it reaches any; one that does not while another client does is replaced.
+    ///
+    /// librdkafka (2.10 to 2.13, its issue 5301) forgets all brokers when one answers that there are none, as in the
+    /// moment in which all are fenced, and may never look for them again.
+    fn reach(&mut self) {
+        if !self.partitions.is_empty() || Instant::now() < self.ask_at {
+            return;
+        }
+        // It may block: nothing is read, and the group does not need this thread so soon.
+        let reached = self.client.fetch_metadata(Some(&self.settings.topic), REACH_LIMIT);
+        self.ask_at = Instant::now() + REACH_INTERVAL;
+        let others = std::mem::take(&mut self.shared.desk().answered);
+        match reached {
+            Ok(_) => self.unanswered = 0,
+            Err(_) if others => self.unanswered += 1,
+            // Nobody is answered.
+            Err(_) => {}
+        }
+        // One after the other: a client that hangs at its end must not become many.
+        if self.unanswered < FORGOTTEN || self.former.as_ref().is_some_and(|old| !old.is_finished())
+        {
+            return;
+        }
+        self.unanswered = 0;
+        match client::subscribe(&self.connection, &self.settings, &self.shared) {
+            Ok(new) => {
+                tracing::warn!("kafka consumer has lost the brokers that others reach: a new one");
+                let old = std::mem::replace(&mut self.client, new);
+                old.context().close();
+                let end = std::thread::Builder::new().name("laneway-bus-end".to_owned());
+                self.former = end.spawn(move || drop(old)).ok();
+            }
+            Err(error) => tracing::warn!(%error, "no new kafka consumer"),
+        }
     }
 
     fn rebalance(&mut self, rebalance: Rebalance) {

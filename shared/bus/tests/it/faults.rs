@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use laneway_bus::{Command, Consumer, ConsumerSettings, Event};
+use laneway_bus::{Command, Consumer, ConsumerSettings, Event, Producer};
 use laneway_testkit::{Stack, wait_for};
 
 use crate::support::{LIMIT, World, assigned, leave, next, read, start, until, values};
@@ -185,4 +185,45 @@ async fn a_purged_producer_writes_on_without_what_was_purged() {
         assert_eq!(acked.offset, before.offset + more);
     }
     assert!(producer.fatal().is_none());
+}
+
+/// A broker that is fenced now and then tells that there are no brokers, and clients forget them for good (librdkafka
+/// issue 5301): the consumer goes on all the same, and a producer says that it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_told_of_no_broker_does_not_wait_for_ever() {
+    let stack = Stack::private_kafka().await.unwrap();
+    let world = World::on(&stack, 1).await;
+    let producers: Vec<Producer> = (0..2).map(|_| world.producer()).collect();
+    for producer in &producers {
+        producer.send(0, b"k", b"1", &[]).await.unwrap().await.unwrap();
+    }
+    let (consumer, mut events) = world.consumer();
+    assigned(&mut events).await;
+    start(&consumer, 0, 0);
+    read(&mut events, producers.len()).await;
+
+    // Fenced for two seconds of three.
+    let fenced = "broker.session.timeout.ms=1000\nbroker.heartbeat.interval.ms=3000\n";
+    stack.kafka_extra(fenced).unwrap();
+    stack.restart_kafka().await.unwrap();
+    for producer in &producers {
+        wait_for("it has forgotten the broker", LIMIT, || async { !producer.is_answered().await })
+            .await;
+    }
+    until(&mut events, |event| matches!(event, Event::Lost(_)).then_some(())).await;
+    stack.kafka_extra("").unwrap();
+    stack.restart_kafka().await.unwrap();
+    wait_for("the broker is there for others", LIMIT, || async {
+        matches!(world.admin.describe_topic(&world.topic).await, Ok(Some(_)))
+    })
+    .await;
+
+    let last = world.write(0, 7..8).await;
+    assigned(&mut events).await;
+    start(&consumer, 0, last);
+    assert_eq!(values(&read(&mut events, 1).await), [7]);
+    leave(consumer, events).await;
+    for producer in &producers {
+        assert!(!producer.is_answered().await, "as long as this fails it has to be replaced");
+    }
 }

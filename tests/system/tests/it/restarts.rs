@@ -7,6 +7,9 @@ use laneway_testkit::{Stack, wait_for};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Told for so long again and again that there is no broker, all of twenty clients had forgotten it for good.
+const FORGETTING: Duration = Duration::from_secs(30);
+
 async fn under_load(stack: &Stack) -> Result<(Scene, tokio::task::JoinHandle<Result<u32>>)> {
     let mut scene =
         Scene::on(stack, Options::default(), vec![EndpointOptions::default(); 2]).await?;
@@ -42,6 +45,48 @@ async fn a_broker_that_is_killed_and_restarted_loses_nothing() -> Result<()> {
     scene.world.ready("deliver-1").await?;
     scene.world.faults.note_since("kafka_kill", "kafka", start);
     assert_eq!(load.await??, 0, "the application notices nothing of the broker");
+    scene.drained(Duration::from_secs(180)).await;
+    scene.judged().await;
+    Ok(())
+}
+
+/// All brokers are fenced for a moment again and again: clients are told that there are none, and forget them for good
+/// (librdkafka issue 5301). The processes find them again without being restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_was_fenced_is_found_again() -> Result<()> {
+    let stack = Stack::private_kafka().await?;
+    let mut scene =
+        Scene::on(&stack, Options::default(), vec![EndpointOptions::default(); 2]).await?;
+    scene.services(1).await?;
+    let app = Arc::clone(&scene.world.app);
+    let (enough, mut told) = tokio::sync::oneshot::channel::<()>();
+    let load = tokio::spawn(async move {
+        let mut tick = tokio::time::interval(Duration::from_millis(50));
+        // As long as the fault: a producer without a record to send has nothing to forget the brokers over.
+        for n in 0.. {
+            tokio::select! {
+                _ = &mut told => break,
+                _ = tick.tick() => app.emit("load.created", Some(&format!("user_{}", n % 100)), b"{}").await?,
+            };
+        }
+        anyhow::Ok(())
+    });
+    scene.world.wait_settled(100, Duration::from_secs(60)).await;
+    let start = monotonic_ns();
+    // Fenced for two seconds of three.
+    stack.kafka_extra("broker.session.timeout.ms=1000\nbroker.heartbeat.interval.ms=3000\n")?;
+    stack.restart_kafka().await?;
+    let log = scene.world.process("deliver-1").log().to_owned();
+    wait_for("the group is lost", Duration::from_secs(120), || async {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("partitions lost"))
+    })
+    .await;
+    tokio::time::sleep(FORGETTING).await;
+    stack.kafka_extra("")?;
+    stack.restart_kafka().await?;
+    scene.world.faults.note_since("kafka_fenced", "kafka", start);
+    let _ = enough.send(());
+    load.await??;
     scene.drained(Duration::from_secs(180)).await;
     scene.judged().await;
     Ok(())
