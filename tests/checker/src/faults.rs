@@ -43,11 +43,12 @@ const RESENT_NS: i64 = 10_000 * NS_PER_MS;
 pub(crate) struct Repeat {
     pub(crate) endpoint: u16,
     pub(crate) key: u32,
+    /// When the last 2xx before it was written.
     pub(crate) answered_ns: i64,
     pub(crate) read_ns: i64,
     /// Its attempt is an earlier one than one that was read before it: it was under way all that time.
     pub(crate) is_overtaken: bool,
-    /// The last request on the connection that the 2xx went out on.
+    /// The last request on the connection that this 2xx went out on.
     pub(crate) conn_last_ns: i64,
 }
 

@@ -35,11 +35,11 @@ struct Judge<'a> {
 
 struct Repeated {
     pair: u32,
-    /// 1 for the first repeat of its delivery.
-    nth: u32,
     read_ns: i64,
     is_overtaken: bool,
-    /// Journal and connection that the first 2xx went out on.
+    /// The last 2xx before it: when, how long after its request was read, and on which journal's connection.
+    success_ns: i64,
+    success_after: i64,
     conn: (usize, u64),
     line: Line,
 }
@@ -211,15 +211,18 @@ impl Judge<'_> {
             self.findings.add(Check::I5, &[pair.first, pair.answered, at]);
         }
         if pair.answered.is_some() {
-            pair.repeats += 1;
             self.duplicates += 1;
-            let conn = (pair.answered.file(), pair.answered_conn);
             if self.repeats.len() < MAX_OPEN {
-                let nth = pair.repeats;
-                let is_overtaken = falls_back;
-                let repeated =
-                    Repeated { pair: number, nth, read_ns: now, is_overtaken, conn, line: at };
-                self.repeats.push(repeated);
+                self.repeats.push(Repeated {
+                    pair: number,
+                    read_ns: now,
+                    is_overtaken: falls_back,
+                    success_ns: pair.success_ns,
+                    success_after: pair.success_after,
+                    // Of one journal all: a path is one receiver's.
+                    conn: (pair.answered.file(), pair.success_conn),
+                    line: at,
+                });
             } else {
                 self.findings.add(Check::I3, &[at]);
             }
@@ -246,11 +249,14 @@ impl Judge<'_> {
     fn response(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
         self.flights.end(self.world.pairs[number as usize].lane, (at.file(), line.conn));
         let pair = &mut self.world.pairs[number as usize];
-        if is_success(line.status) && !pair.answered.is_some() {
-            pair.answered = at;
-            pair.answered_ns = now;
-            pair.answered_after = now - pair.last_ns;
-            pair.answered_conn = line.conn;
+        if is_success(line.status) {
+            if !pair.answered.is_some() {
+                pair.answered = at;
+                pair.answered_ns = now;
+            }
+            pair.success_ns = now;
+            pair.success_after = now - pair.last_ns;
+            pair.success_conn = line.conn;
         }
     }
 
@@ -309,7 +315,7 @@ impl Judge<'_> {
         }
     }
 
-    /// I3: each repeat of a delivery needs a fault of its own. Gives the number explained.
+    /// I3: each repeat of a delivery needs a fault that lost the 2xx before it. Gives the number explained.
     fn judge_repeats(&mut self) -> u64 {
         let exact = ns(self.options.fault_times);
         let deadline = self.options.deadline.map_or(0, ns);
@@ -319,16 +325,16 @@ impl Judge<'_> {
             let repeat = Repeat {
                 endpoint: pair.endpoint,
                 key: self.world.rows[pair.row as usize].key,
-                answered_ns: pair.answered_ns,
+                answered_ns: repeated.success_ns,
                 read_ns: repeated.read_ns,
                 is_overtaken: repeated.is_overtaken,
                 conn_last_ns: self.connections.get(&repeated.conn).copied().unwrap_or(i64::MIN),
             };
-            let explain = |fault: &&Fault| fault.explains(&repeat, exact, deadline);
-            let faults = self.faults.iter().filter(explain).count();
-            let is_late =
-                self.options.deadline.is_some_and(|limit| pair.answered_after + exact >= ns(limit));
-            if faults + usize::from(is_late) >= repeated.nth as usize {
+            let is_late = self
+                .options
+                .deadline
+                .is_some_and(|limit| repeated.success_after + exact >= ns(limit));
+            if is_late || self.faults.iter().any(|fault| fault.explains(&repeat, exact, deadline)) {
                 explained += 1;
             } else {
                 self.findings.add(Check::I3, &[pair.first, pair.answered, repeated.line]);

@@ -27,7 +27,7 @@ pub struct Options {
     /// Times in the fault journal are this exact.
     pub fault_times: Duration,
     /// The endpoints' request deadline: an answer written later than that after its request was read was read by
-    /// nobody, and explains one repeat. None: no answer is that late.
+    /// nobody, and explains the next repeat. None: no answer is that late.
     pub deadline: Option<Duration>,
 }
 

@@ -207,6 +207,19 @@ fn a_reply_that_was_lost_on_its_way_is_repeated() {
 }
 
 #[test]
+fn a_way_that_stays_cut_loses_one_reply_after_the_other() {
+    let mut h = History::new();
+    h.rows(&[1], "u");
+    for at in [1_500, 4_000, 9_000] {
+        h.send(1, 1, 200, at);
+    }
+    h.fault("cut", "link", 1_000, 6_000)["endpoint"] = "/a".into();
+    assert_eq!(h.assert_good().figures.duplicates, 2);
+    h.send(1, 1, 200, 12_000);
+    h.assert_bad("I3");
+}
+
+#[test]
 fn untouched_times_leave_out_what_a_fault_was_aimed_at() {
     let mut h = History::new();
     for (row, key) in [(1, "u"), (2, "v"), (3, "w")] {
