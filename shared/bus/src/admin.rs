@@ -159,6 +159,9 @@ impl Admin {
         .set("cleanup.policy", "delete")
         .set("retention.ms", &retention)
         .set("max.message.bytes", &max_bytes)
+        // The broker's time, not the relay's: it refuses a producer whose clock is an hour ahead of its own, and by the
+        // time of one that is days behind it would drop records before their retention is over.
+        .set("message.timestamp.type", "LogAppendTime")
         .set(STAMP, &stamp);
         let results = client.create_topics([&topic], &options()).await.map_err(failed)?;
         match first(results)? {
