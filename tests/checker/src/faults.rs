@@ -39,6 +39,9 @@ enum Effect {
 /// What was sent into a way that was cut is sent again by the kernel until this long after it is whole again.
 const RESENT_NS: i64 = 10_000 * NS_PER_MS;
 
+/// An owner that goes on sends what it had begun within this, or cuts it: its deadline went on.
+const HELD_UP_NS: i64 = 1_000 * NS_PER_MS;
+
 /// A request that was read after its delivery had been answered with 2xx.
 pub(crate) struct Repeat {
     pub(crate) endpoint: u16,
@@ -123,6 +126,11 @@ impl Fault {
     /// Whether an owner that another had replaced may have had something under way between the two times.
     pub(crate) fn leaves_stragglers(&self, from: i64, to: i64) -> bool {
         self.effect == Effect::Pause && self.overlaps(from, to)
+    }
+
+    /// Whether what an owner had begun before it was held up may be sent now.
+    pub(crate) fn holds_up(&self, now: i64) -> bool {
+        self.effect == Effect::Pause && self.start <= now && now <= self.end + HELD_UP_NS
     }
 
     /// Whether a request that is read now may have been under way since the way to its endpoint was cut.

@@ -57,6 +57,8 @@ pub struct Inputs {
     pub finals: Source,
     /// What the test did to the system.
     pub faults: Source,
+    /// What receivers with effects really did, and what was said to those who asked them.
+    pub ledger: Source,
 }
 
 impl Inputs {
@@ -64,7 +66,8 @@ impl Inputs {
         self.journals.get(number).unwrap_or_else(|| match number - self.journals.len() {
             0 => &self.rows,
             1 => &self.finals,
-            _ => &self.faults,
+            2 => &self.faults,
+            _ => &self.ledger,
         })
     }
 
@@ -74,6 +77,10 @@ impl Inputs {
 
     pub(crate) fn finals_file(&self) -> usize {
         self.journals.len() + 1
+    }
+
+    pub(crate) fn ledger_file(&self) -> usize {
+        self.journals.len() + 3
     }
 }
 
@@ -152,6 +159,41 @@ pub(crate) struct SubscriptionLine {
     pub(crate) patterns: Vec<String>,
     #[serde(default)]
     pub(crate) order: Order,
+}
+
+/// What a receiver with effects did, or said.
+#[derive(Debug, Deserialize)]
+pub(crate) struct LedgerLine {
+    pub(crate) kind: LedgerKind,
+    pub(crate) ns: i64,
+    /// Which endpoint it is.
+    pub(crate) path: String,
+    /// The idempotency key: the event's id.
+    pub(crate) key: String,
+    /// Of an effect: the request that had it.
+    #[serde(default)]
+    pub(crate) attempt: u32,
+    #[serde(default)]
+    pub(crate) said: Option<Said>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LedgerKind {
+    /// It was done.
+    Effect,
+    /// Somebody asked, and this was said.
+    Answer,
+}
+
+/// What was said; whatever is not a definite word is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Said {
+    Applied,
+    NotApplied,
+    #[serde(other)]
+    Nothing,
 }
 
 /// What a lane of an endpoint is.

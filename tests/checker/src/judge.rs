@@ -6,6 +6,7 @@ use crate::flights::Flights;
 use crate::ids;
 use crate::input::{Inputs, JournalLine, Kind, Line, Order, Outcome};
 use crate::journal;
+use crate::unknown::Unknowns;
 use crate::verdict::{Check, Figures, Findings, Verdict, percentile};
 use crate::world::{NONE, NS_PER_MS, World};
 use anyhow::Result;
@@ -31,6 +32,7 @@ struct Judge<'a> {
     repeats: Vec<Repeated>,
     duplicates: u64,
     flights: Flights,
+    unknowns: Unknowns,
 }
 
 struct Repeated {
@@ -45,6 +47,7 @@ struct Repeated {
 }
 
 pub(crate) fn judge(inputs: &Inputs, world: World, options: &Options) -> Result<Verdict> {
+    let unknowns = Unknowns::load(inputs, &world, options)?;
     let mut judge = Judge {
         world,
         options,
@@ -57,6 +60,7 @@ pub(crate) fn judge(inputs: &Inputs, world: World, options: &Options) -> Result<
         repeats: Vec::new(),
         duplicates: 0,
         flights: Flights::default(),
+        unknowns,
     };
     journal::each(&inputs.journals, |file, at, line| judge.line(file, at, line))?;
     judge.start(0)?;
@@ -83,6 +87,7 @@ impl Judge<'_> {
     fn line(&mut self, file: usize, at: Line, line: &JournalLine<'_>) -> Result<()> {
         self.start(line.unix_ms * NS_PER_MS - line.ns)?;
         let now = line.ns + self.offset.unwrap_or_default();
+        self.unknowns.reach(line.ns, &self.world, &mut self.findings);
         if line.kind == Kind::Request {
             self.connections.insert((file, line.conn), now);
         }
@@ -115,6 +120,10 @@ impl Judge<'_> {
     fn request(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
         self.identity(at, line, number);
         let pair = &self.world.pairs[number as usize];
+        if self.unknowns.has(pair) {
+            let is_late = self.faults.iter().any(|fault| fault.holds_up(now));
+            self.unknowns.request(number, line, at, is_late, &mut self.findings);
+        }
         let is_first = !pair.first.is_some();
         let exact = ns(self.options.fault_times);
         if pair.is_dead() && pair.outcome_ns + exact < now {
@@ -179,6 +188,11 @@ impl Judge<'_> {
             if !earlier.first.is_some() && !earlier.resolved {
                 let row = &self.world.rows[earlier.row as usize];
                 self.findings.add(Check::I1, &[row.line, at]);
+            } else if earlier.resolved && !earlier.answered.is_some() && self.unknowns.has(earlier)
+            {
+                if !self.unknowns.is_decided(before) {
+                    self.findings.add(Check::I12, &[earlier.last, at]);
+                }
             } else if !is_done && self.overlaps.len() < MAX_OPEN {
                 self.overlaps.push((before, number, now, at));
             }
@@ -247,6 +261,7 @@ impl Judge<'_> {
     }
 
     fn response(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
+        self.unknowns.response(number, line.status);
         self.flights.end(self.world.pairs[number as usize].lane, (at.file(), line.conn));
         let pair = &mut self.world.pairs[number as usize];
         if is_success(line.status) {
@@ -262,6 +277,7 @@ impl Judge<'_> {
 
     /// What can only be said when all has been read.
     fn end(&mut self) -> Figures {
+        self.unknowns.end(&self.world, &mut self.findings);
         self.judge_overlaps();
         let explained = self.judge_repeats();
         for at in std::mem::take(&mut self.world.stray_finals) {
@@ -272,6 +288,8 @@ impl Judge<'_> {
             duplicates: self.duplicates,
             duplicates_explained: explained,
             max_in_flight_per_lane: self.flights.max,
+            effects: self.unknowns.effects,
+            answers: self.unknowns.answers,
             ..Figures::default()
         };
         let (mut all, mut untouched) = (Vec::new(), Vec::new());

@@ -10,6 +10,7 @@ mod ids;
 mod input;
 mod journal;
 mod judge;
+mod unknown;
 mod verdict;
 mod world;
 
@@ -29,6 +30,8 @@ pub struct Options {
     /// The endpoints' request deadline: an answer written later than that after its request was read was read by
     /// nobody, and explains the next repeat. None: no answer is that late.
     pub deadline: Option<Duration>,
+    /// Nobody is asked about a request before this much after it was read (I13). None: that is not judged.
+    pub quiet: Option<Duration>,
 }
 
 impl Default for Options {
@@ -37,6 +40,7 @@ impl Default for Options {
             late_lines: Duration::from_millis(50),
             fault_times: Duration::from_millis(100),
             deadline: None,
+            quiet: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "laneway-check --journal FILE [--journal FILE …] --rows FILE --subscriptions FILE \
-                     [--finals FILE] [--faults FILE] [--deadline-ms N] [--late-lines-ms N]";
+                     [--finals FILE] [--faults FILE] [--ledger FILE] [--deadline-ms N] [--late-lines-ms N] [--quiet-ms N]";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -30,6 +30,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
         subscriptions: Source::empty(),
         finals: Source::empty(),
         faults: Source::empty(),
+        ledger: Source::empty(),
     };
     while let Some(name) = args.next() {
         let value = args.next().with_context(|| format!("{name} has no value\n{USAGE}"))?;
@@ -41,6 +42,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
             "--subscriptions" => subscriptions = Some(file()),
             "--finals" => inputs.finals = file(),
             "--faults" => inputs.faults = file(),
+            "--ledger" => inputs.ledger = file(),
+            "--quiet-ms" => options.quiet = Some(millis()?),
             "--deadline-ms" => options.deadline = Some(millis()?),
             "--late-lines-ms" => options.late_lines = millis()?,
             _ => bail!("unknown option {name}\n{USAGE}"),

@@ -24,6 +24,13 @@ pub(crate) enum Check {
     I5,
     /// Stable identity: ids, type and body of all sends are the same and the row's.
     I7,
+    /// Unknown is no failure: where nothing may be sent twice, nothing is before somebody has said what happened, and
+    /// each event has one effect.
+    I12,
+    /// Quiet period: nobody is asked while the request may still be under way.
+    I13,
+    /// What was said is what is done.
+    I14,
     /// Sequence numbers are 0 where ordering is off, and not where it is on.
     I25,
 }
@@ -37,6 +44,9 @@ impl Check {
             Self::I4 => "I4",
             Self::I5 => "I5",
             Self::I7 => "I7",
+            Self::I12 => "I12",
+            Self::I13 => "I13",
+            Self::I14 => "I14",
             Self::I25 => "I25",
         }
     }
@@ -49,6 +59,11 @@ impl Check {
             Self::I4 => "something was sent that was never committed or subscribed to",
             Self::I5 => "more than the head of a lane was on its way",
             Self::I7 => "requests of one delivery do not say the same, or not what the row says",
+            Self::I12 => {
+                "after an unknown outcome something was sent unasked, or had not exactly one effect"
+            }
+            Self::I13 => "somebody was asked while the request could still be under way",
+            Self::I14 => "what was said of an unknown outcome is not what was done",
             Self::I25 => "a sequence number is missing or does not fit the order mode",
         }
     }
@@ -76,6 +91,10 @@ pub struct Figures {
     /// Requests of one lane that were read and not answered yet, at once; late ones of paused
     /// owners, and those whose connection a fault may have broken, left out.
     pub max_in_flight_per_lane: u64,
+    /// What receivers with effects did.
+    pub effects: u64,
+    /// What was said to those who asked about an unknown outcome.
+    pub answers: u64,
     /// Median over endpoints and keys that no fault was aimed at.
     pub p50_ms: Option<f64>,
     /// 99th percentile over the same.

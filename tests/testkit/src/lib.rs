@@ -22,7 +22,7 @@ mod wait;
 
 pub use child::Child;
 pub use postgres::sql;
-pub use provider::{Account, First, Provider, Says};
+pub use provider::{Account, First, LedgerLine, Provider, Says};
 pub use receiver::{
     Behaviour, Door, Entry, Journal, Kind, Receiver, ReceiverConfig, Request, Rule, run_receiver,
 };

@@ -1,17 +1,16 @@
 //! A system with effects, as a payment provider is one: it applies a request once for each idempotency key, may fail to
 //! say so, and can be asked afterwards. Its ledger is what a test judges by; nothing of the product has a hand in it.
+//!
+//! Requests come to a [`Receiver`] with its journal, questions to another one.
 
+use crate::receiver::{Behaviour, Receiver, Request, monotonic_ns};
+use serde::Serialize;
 use std::collections::HashMap;
-use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
 
-/// A request's head and body are not longer.
-const MAX_REQUEST: usize = 1024 * 1024;
+/// Where requests go, unless a test says otherwise.
+const PATH: &str = "/do";
 
 /// What the provider does with the first request of a key; every later one is applied and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub enum First {
 /// What it says when it is asked about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Says {
-    /// What its ledger says.
+    /// `applied` or `not_applied`, as its ledger says.
     Truth,
     /// `in_progress`, whatever the ledger says.
     InProgress,
@@ -61,36 +60,68 @@ pub struct Account {
     /// The last value of the `authorization` header of a question.
     pub credential: Option<String>,
     working: u32,
-    said: u32,
+}
+
+/// A line of the ledger, for the judge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LedgerLine {
+    /// `effect`: it was done; `answer`: somebody asked, and this was said.
+    pub kind: &'static str,
+    /// Monotonic nanoseconds (`CLOCK_MONOTONIC`).
+    pub ns: u64,
+    /// Where requests of the provider go: which endpoint it is.
+    pub path: String,
+    /// The idempotency key.
+    pub key: String,
+    /// Of an effect: the request that had it (`X-Attempt`).
+    pub attempt: u32,
+    /// `applied`, `not_applied`, or what is neither.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<&'static str>,
 }
 
 type Plan = Box<dyn Fn(&str) -> First + Send>;
 type Script = Box<dyn Fn(&str, u32) -> Says + Send>;
 
 struct Inner {
+    path: String,
     effects: u64,
     accounts: HashMap<String, Account>,
+    /// The key of each delivery that was asked for.
+    keys: HashMap<String, String>,
+    ledger: Vec<LedgerLine>,
     first: Plan,
     says: Script,
 }
 
 impl Inner {
+    fn account(&mut self, key: &str) -> &mut Account {
+        self.accounts.entry(key.to_owned()).or_default()
+    }
+
+    fn note(&mut self, kind: &'static str, key: &str, attempt: u32, said: Option<&'static str>) {
+        let (path, key) = (self.path.clone(), key.to_owned());
+        self.ledger.push(LedgerLine { kind, ns: monotonic_ns(), path, key, attempt, said });
+    }
+
     /// Does it, if it is not done.
-    fn apply(&mut self, key: &str) {
-        let account = self.accounts.entry(key.to_owned()).or_default();
+    fn apply(&mut self, key: &str, attempt: u32) {
+        let place = self.effects + 1;
+        let account = self.account(key);
         if account.effects == 0 {
-            self.effects += 1;
             account.effects = 1;
-            account.applied = Some(self.effects);
+            account.applied = Some(place);
+            self.effects = place;
+            self.note("effect", key, attempt, None);
         }
     }
 }
 
 /// A running provider; it ends when dropped.
 pub struct Provider {
-    address: SocketAddr,
+    doing: Receiver,
+    asked: Receiver,
     inner: Arc<Mutex<Inner>>,
-    serving: JoinHandle<()>,
 }
 
 impl Provider {
@@ -98,34 +129,43 @@ impl Provider {
     ///
     /// Panics when no port can be had.
     pub async fn start() -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
-        let address = listener.local_addr().expect("its own address");
+        Self::at(PATH).await
+    }
+
+    /// As [`Provider::start`] where requests go to `path`: the judge tells endpoints apart by it.
+    ///
+    /// Panics when no port can be had.
+    pub async fn at(path: &str) -> Self {
+        let (doing, asked) = (Receiver::start().await, Receiver::start().await);
         let inner = Arc::new(Mutex::new(Inner {
+            path: path.to_owned(),
             effects: 0,
             accounts: HashMap::new(),
+            keys: HashMap::new(),
+            ledger: Vec::new(),
             first: Box::new(|_| First::Answer),
             says: Box::new(|_, _| Says::Truth),
         }));
         let shared = Arc::clone(&inner);
-        let serving = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let inner = Arc::clone(&shared);
-                tokio::spawn(async move {
-                    let _ = serve(stream, &inner).await;
-                });
-            }
-        });
-        Self { address, inner, serving }
+        doing.set_script(move |request| act(&shared, request));
+        let shared = Arc::clone(&inner);
+        asked.set_script(move |request| answer(&shared, request));
+        Self { doing, asked, inner }
     }
 
     /// Where requests to do something go.
     pub fn url(&self) -> String {
-        format!("http://{}/do", self.address)
+        self.doing.url(&self.locked().path)
     }
 
     /// Where to ask, as an authority's URL.
     pub fn authority(&self) -> String {
-        format!("http://{}/ask/{{idempotencyKey}}", self.address)
+        self.asked.url("/ask/{idempotencyKey}")
+    }
+
+    /// What requests come to, with its journal.
+    pub fn receiver(&self) -> &Receiver {
+        &self.doing
     }
 
     /// What becomes of the first request of each key.
@@ -138,168 +178,124 @@ impl Provider {
         self.locked().says = Box::new(says);
     }
 
-    /// The ledger.
+    /// A person looks into the ledger: whether a delivery was applied, by its id. It stands in the ledger that somebody
+    /// asked, if there was a request of it.
+    pub fn look_up(&self, delivery: &str) -> bool {
+        let mut inner = self.locked();
+        let Some(key) = inner.keys.get(delivery).cloned() else { return false };
+        let applied = inner.account(&key).effects > 0;
+        inner.note("answer", &key, 0, Some(truth(applied)));
+        applied
+    }
+
+    /// All accounts by their keys.
     pub fn accounts(&self) -> HashMap<String, Account> {
         self.locked().accounts.clone()
     }
 
-    /// One key of it.
+    /// One of them.
     pub fn account(&self, key: &str) -> Account {
         self.locked().accounts.get(key).cloned().unwrap_or_default()
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was done and what was said, in order.
+    pub fn ledger(&self) -> Vec<LedgerLine> {
+        self.locked().ledger.clone()
     }
-}
 
-impl Drop for Provider {
-    fn drop(&mut self) {
-        self.serving.abort();
+    fn locked(&self) -> std::sync::MutexGuard<'_, Inner> {
+        lock(&self.inner)
     }
 }
 
 impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Provider").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Provider").field("url", &self.url()).finish_non_exhaustive()
     }
 }
 
-async fn serve(mut stream: TcpStream, inner: &Mutex<Inner>) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    loop {
-        let Some(request) = next_request(&mut stream, &mut bytes).await? else { return Ok(()) };
-        let done = match request.path.strip_prefix("/ask/") {
-            Some(key) => answer(&mut stream, inner, key, &request).await?,
-            None => act(&mut stream, inner, &request).await?,
-        };
-        if !done {
-            // With something unread or lingering 0 this is a reset, not an end.
-            let _ = stream.set_zero_linger();
-            return Ok(());
-        }
-    }
+fn lock(inner: &Mutex<Inner>) -> std::sync::MutexGuard<'_, Inner> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Request {
-    path: String,
-    headers: Vec<(String, String)>,
+fn truth(applied: bool) -> &'static str {
+    if applied { "applied" } else { "not_applied" }
 }
 
-impl Request {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-}
-
-async fn next_request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<Option<Request>> {
-    let end = loop {
-        if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            break at + 4;
-        }
-        if bytes.len() > MAX_REQUEST || stream.read_buf(bytes).await? == 0 {
-            return Ok(None);
-        }
-    };
-    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    let mut lines = head.split("\r\n");
-    let path = lines.next().and_then(|line| line.split(' ').nth(1)).unwrap_or("/").to_owned();
-    let headers: Vec<(String, String)> = lines
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect();
-    let request = Request { path, headers };
-    let length: usize =
-        request.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
-    while bytes.len() < end + length {
-        if bytes.len() > MAX_REQUEST || stream.read_buf(bytes).await? == 0 {
-            return Ok(None);
-        }
-    }
-    bytes.drain(..end + length);
-    Ok(Some(request))
-}
-
-/// False: cut the connection.
-async fn act(stream: &mut TcpStream, inner: &Mutex<Inner>, request: &Request) -> io::Result<bool> {
+/// What becomes of a request.
+fn act(shared: &Arc<Mutex<Inner>>, request: &Request) -> Behaviour {
     let Some(key) = request.header("idempotency-key").map(str::to_owned) else {
-        return reply(stream, 400, "{}").await;
+        return Behaviour::status(400);
     };
-    let first = {
-        let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = (inner.first)(&key);
-        let account = inner.accounts.entry(key.clone()).or_default();
-        account.requests += 1;
-        if account.effects > 0 {
-            account.repeats_after_effect += 1;
-        }
-        let first = if account.requests == 1 { plan } else { First::Answer };
-        match first {
-            First::Answer | First::ApplyThenCut => inner.apply(&key),
-            First::ApplyLate(_) => account.working += 1,
-            First::CutBefore | First::Silent => {}
-        }
-        first
-    };
+    let attempt = request.attempt();
+    let mut inner = lock(shared);
+    inner.keys.insert(request.delivery_id().to_owned(), key.clone());
+    let plan = (inner.first)(&key);
+    let account = inner.account(&key);
+    account.requests += 1;
+    account.repeats_after_effect += u32::from(account.effects > 0);
+    let first = if account.requests == 1 { plan } else { First::Answer };
     match first {
-        First::Answer => reply(stream, 200, "{}").await,
-        First::ApplyThenCut | First::CutBefore => Ok(false),
+        First::Answer => {
+            inner.apply(&key, attempt);
+            Behaviour::ok()
+        }
+        First::ApplyThenCut => {
+            inner.apply(&key, attempt);
+            Behaviour::Reset
+        }
+        First::CutBefore => Behaviour::Reset,
         First::ApplyLate(after) => {
-            tokio::time::sleep(after).await;
-            {
-                let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
-                let account = inner.accounts.entry(key.clone()).or_default();
-                account.working -= 1;
-                inner.apply(&key);
-            }
-            wait_for_end(stream).await
+            account.working += 1;
+            let shared = Arc::clone(shared);
+            // Also when the sender has gone.
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                let mut inner = lock(&shared);
+                inner.account(&key).working -= 1;
+                inner.apply(&key, attempt);
+            });
+            Behaviour::Hang
         }
-        First::Silent => wait_for_end(stream).await,
+        First::Silent => Behaviour::Hang,
     }
 }
 
-async fn wait_for_end(stream: &mut TcpStream) -> io::Result<bool> {
-    let mut nothing = [0; 1];
-    while stream.read(&mut nothing).await? > 0 {}
-    Ok(false)
-}
-
-async fn answer(
-    stream: &mut TcpStream,
-    inner: &Mutex<Inner>,
-    key: &str,
-    request: &Request,
-) -> io::Result<bool> {
-    let (says, applied) = {
-        let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = inner.accounts.get(key).map_or(0, |account| account.said);
-        let says = (inner.says)(key, said);
-        let account = inner.accounts.entry(key.to_owned()).or_default();
-        account.said += 1;
-        account.questions += 1;
-        account.credential = request.header("authorization").map(str::to_owned);
-        if account.working > 0 {
-            account.questions_too_early += 1;
-        }
-        (says, account.effects > 0)
+/// What is said about a key.
+fn answer(shared: &Mutex<Inner>, request: &Request) -> Behaviour {
+    let Some(key) = request.path.strip_prefix("/ask/") else { return Behaviour::status(404) };
+    let mut inner = lock(shared);
+    let asked = inner.accounts.get(key).map_or(0, |account| account.questions);
+    let says = (inner.says)(key, asked);
+    let account = inner.account(key);
+    account.questions += 1;
+    account.credential = request.header("authorization").map(str::to_owned);
+    account.questions_too_early += u32::from(account.working > 0);
+    let outcome = truth(account.effects > 0);
+    let (said, behaviour) = match says {
+        Says::Truth => (outcome, json(200, &said(outcome))),
+        Says::InProgress => ("in_progress", json(200, &said("in_progress"))),
+        Says::Down => ("down", json(503, &said("not_applied"))),
+        Says::Nonsense => ("nonsense", json(200, "<html>hello</html>")),
+        Says::Cut => ("cut", Behaviour::Reset),
     };
-    match says {
-        Says::Truth if applied => {
-            reply(stream, 200, r#"{"outcome":"applied","result":{"id":"ch_1"}}"#).await
-        }
-        Says::Truth => reply(stream, 200, r#"{"outcome":"not_applied"}"#).await,
-        Says::InProgress => reply(stream, 200, r#"{"outcome":"in_progress"}"#).await,
-        Says::Down => reply(stream, 503, r#"{"outcome":"not_applied"}"#).await,
-        Says::Nonsense => reply(stream, 200, "<html>hello</html>").await,
-        Says::Cut => Ok(false),
+    inner.note("answer", key, 0, Some(said));
+    behaviour
+}
+
+fn said(outcome: &str) -> String {
+    match outcome {
+        "applied" => r#"{"outcome":"applied","result":{"id":"ch_1"}}"#.to_owned(),
+        other => format!(r#"{{"outcome":"{other}"}}"#),
     }
 }
 
-async fn reply(stream: &mut TcpStream, status: u16, body: &str) -> io::Result<bool> {
-    let head = format!(
-        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    Ok(true)
+fn json(status: u16, body: &str) -> Behaviour {
+    Behaviour::Answer {
+        status,
+        headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+        body: body.to_owned(),
+        delay_ms: 0,
+        close: false,
+    }
 }

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use http::Request;
+pub(crate) use journal::monotonic_ns;
 pub use journal::{Entry, Journal, Kind};
 pub use script::{Behaviour, Rule};
 

@@ -16,6 +16,7 @@ pub(crate) struct History {
     pub(crate) finals: Vec<Value>,
     pub(crate) faults: Vec<Value>,
     pub(crate) subscriptions: Vec<Value>,
+    pub(crate) ledger: Vec<Value>,
     pub(crate) options: Options,
     requests: u64,
 }
@@ -129,6 +130,20 @@ impl History {
         self.faults.last_mut().unwrap()
     }
 
+    /// The receiver at `/a` did it, for this attempt.
+    pub(crate) fn effect(&mut self, row: i64, attempt: u32, at: i64) {
+        self.ledger.push(json!({
+            "kind": "effect", "ns": START_NS + at * 1_000_000, "path": "/a", "key": event(row), "attempt": attempt,
+        }));
+    }
+
+    /// Somebody asked about it and was told this.
+    pub(crate) fn answer(&mut self, row: i64, said: &str, at: i64) {
+        self.ledger.push(json!({
+            "kind": "answer", "ns": START_NS + at * 1_000_000, "path": "/a", "key": event(row), "said": said,
+        }));
+    }
+
     pub(crate) fn deadline(&mut self, ms: u64) {
         self.options.deadline = Some(Duration::from_millis(ms));
     }
@@ -143,6 +158,7 @@ impl History {
             subscriptions: text(&self.subscriptions),
             finals: text(&self.finals),
             faults: text(&self.faults),
+            ledger: text(&self.ledger),
         }
     }
 

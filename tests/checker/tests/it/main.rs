@@ -7,3 +7,4 @@ mod bad;
 mod good;
 mod history;
 mod mutations;
+mod unknown;
