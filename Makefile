@@ -11,6 +11,8 @@ SEEDS ?= 20000
 MINUTES ?= 10
 RATE ?= 20
 INPUT ?=
+# The run of faults that is part of `make test`.
+TEST_CHAOS := --seed 4 --minutes 5 --rate 10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo show-unknown dev test check fmt lint deny doc bench sim sim-replay chaos faults clean run-relay run-deliver run-reconciler run-api
@@ -39,6 +41,9 @@ test: setup ## everything that must hold, on real servers that it starts and sto
 	@# Builds the laneway binary too, which the system tests start: its package has integration tests.
 	@$(CARGO) test --locked --workspace --no-run
 	@$(STACK) run .laneway/test -- $(CARGO) test --locked --workspace --no-fail-fast
+	@# After the others: two runs on the same processors would only test the machine.
+	@echo "test: chaos $(TEST_CHAOS)" >&2
+	@deploy/dev/apart --or-not $(TARGET)/debug/laneway-chaos $(TEST_CHAOS)
 
 check: setup fmt lint deny doc ## formatting, lints, licences, documentation
 
@@ -79,7 +84,7 @@ faults: setup ## the rows of the fault matrix by id, one line of JSON each (IDS=
 	@$(STACK) setup-faults
 	@echo "faults: building" >&2
 	@$(CARGO) test --locked --workspace --no-run
-	@CARGO='$(CARGO)' $(STACK) run .laneway/faults -- $(TARGET)/debug/laneway-faults $(IDS)
+	@CARGO='$(CARGO)' deploy/dev/apart $(STACK) run .laneway/faults -- $(TARGET)/debug/laneway-faults $(IDS)
 
 run-relay run-deliver run-reconciler run-api: run-%: ## one service, with the configuration of LANEWAY_CONFIG
 	@$(CARGO) run --locked -p laneway -- $*

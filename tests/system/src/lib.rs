@@ -8,6 +8,7 @@
 
 mod app;
 pub mod chaos;
+pub mod charges;
 mod faults;
 mod verdict;
 mod world;

@@ -3,7 +3,7 @@
 use crate::world::World;
 use anyhow::{Context, Result};
 use laneway_checker::{Inputs, Source};
-use laneway_testkit::Receiver;
+use laneway_testkit::{Provider, Receiver};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -23,26 +23,31 @@ impl Verdict {
     /// # Errors
     /// When something cannot be read. A bad history is a verdict.
     pub async fn of(world: &World, receivers: &[Receiver]) -> Result<Self> {
-        Self::by(world, receivers, &laneway_checker::Options::default()).await
+        Self::by(world, receivers, &[], &laneway_checker::Options::default()).await
     }
 
-    /// As [`Verdict::of`] where answers may be later than the endpoints' `deadline`.
+    /// As [`Verdict::of`] where answers may be later than the endpoints' `deadline`, and some endpoints are
+    /// `providers`: nobody is asked about a request sooner than `quiet` after it was read.
     ///
     /// # Errors
     /// As [`Verdict::of`].
-    pub async fn with_deadline(
+    pub async fn with_effects(
         world: &World,
         receivers: &[Receiver],
+        providers: &[Provider],
         deadline: Duration,
+        quiet: Duration,
     ) -> Result<Self> {
-        let deadline = Some(deadline);
-        let options = laneway_checker::Options { deadline, ..laneway_checker::Options::default() };
-        Self::by(world, receivers, &options).await
+        let (deadline, quiet) = (Some(deadline), Some(quiet));
+        let options =
+            laneway_checker::Options { deadline, quiet, ..laneway_checker::Options::default() };
+        Self::by(world, receivers, providers, &options).await
     }
 
     async fn by(
         world: &World,
         receivers: &[Receiver],
+        providers: &[Provider],
         options: &laneway_checker::Options,
     ) -> Result<Self> {
         let rows = world
@@ -68,7 +73,8 @@ impl Verdict {
                    "patterns": [made.event_type], "order": made.ordering})
         });
         let mut journals = Vec::new();
-        for (number, receiver) in receivers.iter().enumerate() {
+        let all = receivers.iter().chain(providers.iter().map(Provider::receiver));
+        for (number, receiver) in all.enumerate() {
             let entries = receiver.journal().entries();
             journals.push(write(world, &format!("journal-{number}"), entries.iter())?);
         }
@@ -78,6 +84,7 @@ impl Verdict {
             subscriptions: write(world, "subscriptions", subscriptions)?,
             finals: write(world, "finals", finals.iter())?,
             faults: write(world, "faults", world.faults.all().iter())?,
+            ledger: write(world, "ledger", providers.iter().flat_map(Provider::ledger))?,
         };
         let verdict = laneway_checker::check(&inputs, options)?;
         Ok(Self { verdict, dir: world.dir.clone() })

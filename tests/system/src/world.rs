@@ -187,9 +187,17 @@ impl World {
     /// # Errors
     /// When it cannot be run.
     pub fn cli_output(&self, args: &[&str]) -> Result<Output> {
+        Ok(self.command(args)?.output()?)
+    }
+
+    /// A command of the CLI, not yet started.
+    ///
+    /// # Errors
+    /// When the binary was not built.
+    pub fn command(&self, args: &[&str]) -> Result<Command> {
         let mut command = Command::new(Self::binary()?);
         command.arg("--config").arg(&self.config).args(args).env_remove("RUST_BACKTRACE");
-        Ok(command.output()?)
+        Ok(command)
     }
 
     /// As [`World::cli`] with `-o json`.

@@ -30,6 +30,9 @@ pub(super) struct Counts {
     /// Processes that ended by themselves, each with how.
     pub(super) exits: Vec<String>,
     pub(super) ungraceful: u64,
+    /// Unknown outcomes that a person decided, and commands to give up dead letters.
+    pub(super) resolved: u64,
+    pub(super) discards: u64,
     /// Leases that were lost, whatever held their owners up.
     pub(super) leases_lost: u64,
     /// Why a log could not be read.
@@ -71,9 +74,12 @@ impl Crew {
     pub(super) async fn supervise(&self) {
         loop {
             tokio::time::sleep(SUPERVISE_EVERY).await;
-            let busy = self.busy.lock().await.clone();
-            for name in self.wanted.keys().filter(|name| !busy.contains(*name)) {
+            for name in self.wanted.keys() {
                 let mut world = self.world.lock().await;
+                // Looked up with the world in hand: a track takes it in hand before it does anything.
+                if self.busy.lock().await.contains(name) {
+                    continue;
+                }
                 if let Some(status) = world.process(name).ended() {
                     self.counts.lock().await.exits.push(format!("{name}: {status}"));
                     let _ = world.spawn(self.service(name), name, &[]);

@@ -2,12 +2,11 @@
 //! repeated by its successor (reliability.md, "Ambiguity"), whether a fault or a busy machine held it up. Each is written
 //! down for the lanes of its partition and for the lease's own time, so that it excuses nothing else.
 
-use super::load;
 use crate::faults::{Faults, monotonic_ns};
 use crate::world::World;
 use anyhow::Result;
 use laneway_wire::{DeliveryId, LaneId, LaneMode};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -18,39 +17,82 @@ const LEASE_NS: u64 = 3_000_000_000;
 /// it was not in it.
 const SETTLE_NS: u64 = 1_000_000_000;
 
-/// The lanes of each partition, and how far the logs were read.
-pub(super) struct Leases {
+/// The lanes of each partition, and what the logs said so far.
+#[derive(Debug)]
+pub struct Leases {
     folder: PathBuf,
     lanes: BTreeMap<u32, Vec<(String, String)>>,
-    read: BTreeMap<PathBuf, u64>,
+    logs: BTreeMap<PathBuf, Log>,
     looked: u64,
+}
+
+/// A process's log: how far it was read, and the partitions that the process has by what it says.
+#[derive(Debug, Default)]
+struct Log {
+    read: u64,
+    held: BTreeSet<u32>,
 }
 
 /// One line of a log.
 #[derive(Debug, PartialEq, Eq)]
-struct Lost {
-    partitions: Vec<u32>,
-    /// Before the line was written.
-    ago_ms: u64,
+enum Said {
+    Taken(u32),
+    /// `ago_ms` before the line was written.
+    Lost {
+        partitions: Vec<u32>,
+        ago_ms: u64,
+    },
+}
+
+impl Log {
+    /// The leases that these lines say were lost, each once, with how long before: a fence, or Kafka, is told of before
+    /// the lease that had run out.
+    fn lost(&mut self, lines: &str) -> Vec<(u32, u64)> {
+        let mut all = Vec::<(u32, u64)>::new();
+        for said in lines.lines().filter_map(said) {
+            match said {
+                Said::Taken(partition) => {
+                    self.held.insert(partition);
+                }
+                Said::Lost { partitions, ago_ms } => {
+                    for partition in partitions {
+                        if self.held.remove(&partition) {
+                            all.push((partition, ago_ms));
+                        } else if let Some(last) =
+                            all.iter_mut().rev().find(|(of, _)| *of == partition)
+                        {
+                            last.1 = ago_ms;
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
 }
 
 impl Leases {
-    pub(super) fn new(world: &World, partitions: u16) -> Self {
+    /// Of a world with so many partitions, whose events have these user keys.
+    pub fn new(world: &World, partitions: u16, keys: impl Iterator<Item = String>) -> Self {
+        let keys: Vec<String> = keys.collect();
         let mut lanes = BTreeMap::<u32, Vec<(String, String)>>::new();
         for endpoint in world.endpoints() {
-            for key in load::keys() {
+            for key in &keys {
                 let of_no_delivery = DeliveryId::from_uuid(Uuid::nil());
-                let lane = LaneId::of(endpoint.id, LaneMode::User, Some(&key), of_no_delivery);
+                let lane = LaneId::of(endpoint.id, LaneMode::User, Some(key), of_no_delivery);
                 let partition = u32::from(lane.bucket().number()) % u32::from(partitions);
-                lanes.entry(partition).or_default().push((endpoint.id.to_string(), key));
+                lanes.entry(partition).or_default().push((endpoint.id.to_string(), key.clone()));
             }
         }
         let folder = world.dir.clone();
-        Self { folder, lanes, read: BTreeMap::new(), looked: monotonic_ns() }
+        Self { folder, lanes, logs: BTreeMap::new(), looked: monotonic_ns() }
     }
 
     /// Writes down what was lost since the last look, and gives how many leases.
-    pub(super) fn look(&mut self, faults: &Faults) -> Result<u64> {
+    ///
+    /// # Errors
+    /// When a log cannot be read.
+    pub fn look(&mut self, faults: &Faults) -> Result<u64> {
         let (before, mut count) = (self.looked, 0);
         self.looked = monotonic_ns();
         for entry in std::fs::read_dir(&self.folder)? {
@@ -59,16 +101,15 @@ impl Leases {
             if !name.starts_with("deliver") || path.extension().is_none_or(|kind| kind != "log") {
                 continue;
             }
-            let read = self.read.entry(path.clone()).or_default();
-            for lost in whole_lines(&path, read)?.lines().filter_map(lost) {
-                let ago = lost.ago_ms * 1_000_000;
+            let log = self.logs.entry(path.clone()).or_default();
+            let lines = whole_lines(&path, &mut log.read)?;
+            for (partition, ago_ms) in log.lost(&lines) {
+                let ago = ago_ms * 1_000_000;
                 let start = before.saturating_sub(ago + LEASE_NS + SETTLE_NS);
                 let end = self.looked.saturating_sub(ago);
-                for partition in lost.partitions {
-                    let lanes = self.lanes.get(&partition).cloned().unwrap_or_default();
-                    faults.note_lease(name, lanes, start, end);
-                    count += 1;
-                }
+                let lanes = self.lanes.get(&partition).cloned().unwrap_or_default();
+                faults.note_lease(name, lanes, start, end);
+                count += 1;
             }
         }
         Ok(count)
@@ -87,7 +128,7 @@ fn whole_lines(path: &Path, from: &mut u64) -> Result<String> {
     Ok(String::from_utf8_lossy(&added).into_owned())
 }
 
-fn lost(line: &str) -> Option<Lost> {
+fn said(line: &str) -> Option<Said> {
     // Colours are switched on and off by ESC [ … m.
     let line: String = line
         .split('\u{1b}')
@@ -96,19 +137,22 @@ fn lost(line: &str) -> Option<Lost> {
         })
         .collect();
     let field = |name: &str| line.split_once(name).map(|(_, rest)| rest);
+    let number = |name| {
+        let digits = field(name)?;
+        let end = digits.find(|char: char| !char.is_ascii_digit()).unwrap_or(digits.len());
+        digits[..end].parse::<u64>().ok()
+    };
+    let partition = || u32::try_from(number("partition=")?).ok();
+    if line.contains("partition taken") {
+        return partition().map(Said::Taken);
+    }
     if line.contains("lease ran out") || line.contains("fenced: another instance") {
-        let number = |name| {
-            let digits = field(name)?;
-            let end = digits.find(|char: char| !char.is_ascii_digit()).unwrap_or(digits.len());
-            digits[..end].parse::<u64>().ok()
-        };
-        let partition = u32::try_from(number("partition=")?).ok()?;
-        return Some(Lost { partitions: vec![partition], ago_ms: number("ago_ms=")? });
+        return Some(Said::Lost { partitions: vec![partition()?], ago_ms: number("ago_ms=")? });
     }
     if line.contains("partitions lost") {
         let list = field("partitions=[")?.split(']').next()?;
         let partitions = list.split(", ").filter_map(|number| number.parse().ok()).collect();
-        return Some(Lost { partitions, ago_ms: 0 });
+        return Some(Said::Lost { partitions, ago_ms: 0 });
     }
     None
 }
@@ -117,16 +161,32 @@ fn lost(line: &str) -> Option<Lost> {
 mod tests {
     use super::*;
 
+    const TAKEN: &str = "INFO partition taken partition=1 epoch=9";
+    const FENCED: &str =
+        "ERROR fenced: another instance owns the partition partition=1 epoch=9 items=3 ago_ms=70";
+
     #[test]
     fn a_line_says_which_partitions_were_lost_and_when() {
         let coloured = "\u{1b}[2m2026-11-30T17:00:58Z\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m lease ran out \
                         \u{1b}[3mpartition\u{1b}[0m\u{1b}[2m=\u{1b}[0m4 \u{1b}[3mago_ms\u{1b}[0m\u{1b}[2m=\u{1b}[0m120";
-        assert_eq!(lost(coloured), Some(Lost { partitions: vec![4], ago_ms: 120 }));
-        let fenced = "ERROR fenced: another instance owns the partition partition=1 epoch=9 items=3 ago_ms=0";
-        assert_eq!(lost(fenced), Some(Lost { partitions: vec![1], ago_ms: 0 }));
+        assert_eq!(said(coloured), Some(Said::Lost { partitions: vec![4], ago_ms: 120 }));
+        assert_eq!(said(FENCED), Some(Said::Lost { partitions: vec![1], ago_ms: 70 }));
         let by_kafka = "WARN partitions lost partitions=[0, 2]";
-        assert_eq!(lost(by_kafka), Some(Lost { partitions: vec![0, 2], ago_ms: 0 }));
-        assert_eq!(lost("INFO partition taken partition=1 epoch=9"), None);
+        assert_eq!(said(by_kafka), Some(Said::Lost { partitions: vec![0, 2], ago_ms: 0 }));
+        assert_eq!(said(TAKEN), Some(Said::Taken(1)));
+        assert_eq!(said("INFO partitions revoked count=2"), None);
+    }
+
+    #[test]
+    fn a_lease_is_lost_once_however_many_lines_say_so() {
+        let ran_out = "WARN lease ran out partition=1 ago_ms=70";
+        let mut log = Log::default();
+        assert_eq!(log.lost(&[FENCED, ran_out].join("\n")), [], "it was never had");
+        assert_eq!(log.lost(&[TAKEN, FENCED, ran_out].join("\n")), [(1, 70)]);
+        assert_eq!(log.lost(ran_out), [], "the same loss, a look later");
+        let by_kafka = "WARN partitions lost partitions=[0, 1]";
+        let twice = [TAKEN, by_kafka, ran_out, TAKEN, FENCED].join("\n");
+        assert_eq!(log.lost(&twice), [(1, 70), (1, 70)]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! event under its key until it has an answer.
 
 use crate::app::App;
+use crate::charges::CHARGE;
 use laneway_client::{Client, NewEvent};
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -15,7 +16,9 @@ const KEYS: u64 = 60;
 const REFUSED_EVERY: u64 = 20;
 /// One event in so many goes through the API.
 const POSTED_EVERY: u32 = 8;
-/// The type of those.
+/// One event in so many is of a kind that must not have its effect twice; no divisor of the number of keys.
+const CHARGE_EVERY: u64 = 7;
+/// The type of what goes through the API.
 pub(super) const POSTED: &str = "chaos.posted";
 /// What the refusing endpoint looks for.
 pub(super) const REFUSED: &[u8] = br#""refused":true"#;
@@ -48,11 +51,13 @@ pub(super) async fn emit(app: Arc<App>, rate: u32, stop: Arc<AtomicBool>) -> Loa
     let mut loaded = Loaded::default();
     let mut tick = tokio::time::interval(Duration::from_secs(1) / rate.max(1));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut n = 0;
+    let mut n = 0u64;
     while !stop.load(Ordering::Relaxed) {
         tick.tick().await;
         n += 1;
-        match app.emit("chaos.created", Some(&key(n)), payload(n).as_bytes()).await {
+        let charge = n.is_multiple_of(CHARGE_EVERY);
+        let event_type = if charge { CHARGE } else { "chaos.created" };
+        match app.emit(event_type, Some(&key(n)), payload(n).as_bytes()).await {
             Ok(id) => loaded.acknowledged.push(id),
             Err(_) => {
                 loaded.doubtful += 1;

@@ -13,7 +13,8 @@ const DISK_BYTES: u64 = 2 << 30;
 const LEFT_BYTES: u64 = 64 << 10;
 
 /// A cgroup (v1) of one controller with one process in it; the process leaves it and it goes when dropped.
-pub(super) struct Cgroup {
+#[derive(Debug)]
+pub struct Cgroup {
     controller: &'static str,
     folder: PathBuf,
     pid: u32,
@@ -21,7 +22,7 @@ pub(super) struct Cgroup {
 
 impl Cgroup {
     /// Whether there is such a controller and it may be used.
-    pub(super) fn can(controller: &str) -> bool {
+    pub fn can(controller: &str) -> bool {
         let probe = Path::new(CGROUPS).join(format!("{controller}/laneway-{}", std::process::id()));
         std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe)).is_ok()
     }
@@ -35,21 +36,27 @@ impl Cgroup {
     }
 
     /// The process runs no instruction until this is dropped.
-    pub(super) fn freeze(pid: u32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When the controller may not be used.
+    pub fn freeze(pid: u32) -> Result<Self> {
         let group = Self::with("freezer", pid)?;
         group.write("freezer.state", "FROZEN")?;
         Ok(group)
     }
 
     /// The process gets a tenth of a processor until this is dropped.
-    pub(super) fn throttle(pid: u32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When the controller may not be used.
+    pub fn throttle(pid: u32) -> Result<Self> {
         let group = Self::with("cpu", pid)?;
         group.write("cpu.cfs_quota_us", QUOTA)?;
         Ok(group)
     }
 
     /// Whether it had an effect: the process is frozen, or was throttled.
-    pub(super) fn had_effect(&self) -> bool {
+    pub fn had_effect(&self) -> bool {
         let read = |file| std::fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         if self.controller == "freezer" {
             return read("freezer.state").trim() == "FROZEN";
@@ -83,13 +90,17 @@ impl Drop for Cgroup {
 }
 
 /// A tmpfs at a folder, with what was in the folder; unmounted when dropped.
-pub(super) struct SmallDisk {
+#[derive(Debug)]
+pub struct SmallDisk {
     folder: PathBuf,
 }
 
 impl SmallDisk {
     /// Moves what is in `folder` onto a tmpfs there. Whoever uses it has to be down.
-    pub(super) fn mount(folder: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When nothing may be mounted.
+    pub fn mount(folder: &Path) -> Result<Self> {
         let folder = folder.canonicalize()?;
         let owner = run("stat", &["-c", "%u:%g", &text(&folder)])?;
         let (aside, here) = (format!("{}.aside", text(&folder)), text(&folder));
@@ -109,7 +120,10 @@ impl SmallDisk {
     }
 
     /// Leaves next to no room.
-    pub(super) fn fill(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it cannot be mounted anew, as in [`SmallDisk::empty`].
+    pub fn fill(&self) -> Result<()> {
         let used = run("df", &["--output=used", "-B1", &text(&self.folder)])?;
         let used: u64 =
             used.lines().last().and_then(|line| line.trim().parse().ok()).context("df")?;
@@ -117,7 +131,10 @@ impl SmallDisk {
     }
 
     /// Makes room again.
-    pub(super) fn empty(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it cannot be mounted anew.
+    pub fn empty(&self) -> Result<()> {
         self.resize(DISK_BYTES)
     }
 

@@ -3,6 +3,7 @@
 
 mod crew;
 mod crowd;
+mod hand;
 mod leases;
 mod load;
 mod machine;
@@ -10,16 +11,19 @@ mod net;
 mod plan;
 mod play;
 
+use crate::charges;
 use crate::verdict::Verdict;
 use crate::world::{EndpointOptions, Options as WorldOptions, World};
+pub use leases::Leases;
+pub use machine::{Cgroup, SmallDisk};
+pub use net::{Proxies, has_own_network, lose, lose_no_more};
+pub use plan::{Link, Loss, Toxic};
+
 use anyhow::{Context, Result};
 use crew::{Counts, Crew, within};
 use crowd::Member;
-use laneway_testkit::{Receiver, Stack, free_port, temp_dir};
-use leases::Leases;
-use machine::SmallDisk;
-use net::Proxies;
-use plan::Link;
+use hand::Hand;
+use laneway_testkit::{Provider, Receiver, Stack, free_port, temp_dir};
 use play::{Score, Stage};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -37,6 +41,13 @@ const PARTITIONS: u16 = 6;
 const ENDPOINTS: usize = 2;
 /// Deadline of a request.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// A request is not asked about sooner than this after it began: its deadline and `LOOKUP_GRACE`.
+const QUIET: Duration = Duration::from_secs(4);
+/// A receiver on a busy machine reads a request within this.
+const READ_LIMIT: Duration = Duration::from_secs(1);
+/// Paths of the endpoints with effects.
+const LOOKUP: &str = "/lookup";
+const HOLD: &str = "/hold";
 /// Everything is delivered within this after the last fault; what is not counts as lost.
 const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -52,7 +63,7 @@ pub struct Options {
     pub seed: u64,
     /// How long faults come.
     pub length: Duration,
-    /// Events a second; each goes to eight endpoints.
+    /// Events a second; each goes to eight endpoints, one in seven to two with effects as well.
     pub rate: u32,
 }
 
@@ -78,13 +89,18 @@ pub async fn run(options: Options) -> Result<Report> {
     let emitting = tokio::spawn(load::emit(Arc::clone(&app), options.rate, Arc::clone(&stop)));
     let posting = tokio::spawn(load::post(client, options.rate, Arc::clone(&stop)));
 
-    let leases = Leases::new(&*stage.crew.world.lock().await, PARTITIONS);
+    let leases = Leases::new(&*stage.crew.world.lock().await, PARTITIONS, load::keys());
     let stage = Arc::new(stage);
     let supervising = {
         let stage = Arc::clone(&stage);
         tokio::spawn(async move {
-            tokio::join!(stage.crew.supervise(), stage.crew.watch(&stage.faults, leases))
+            tokio::join!(stage.crew.supervise(), stage.crew.watch(&stage.faults, leases));
         })
+    };
+    let person = {
+        let stage = Arc::clone(&stage);
+        let hand = Hand::new(&*stage.crew.world.lock().await, HOLD, QUIET)?;
+        tokio::spawn(async move { hand.work(&stage.crew, &stage.providers[1]).await })
     };
     let start = Instant::now();
     let end = start + options.length;
@@ -103,11 +119,13 @@ pub async fn run(options: Options) -> Result<Report> {
     let posted = posting.await.context("the client of the API")?;
     let drained = within(DRAIN_LIMIT, || is_drained(&stage)).await;
     let heal_seconds = healed.elapsed().as_secs_f64();
-    supervising.abort();
-    let _ = supervising.await;
+    for task in [supervising, person] {
+        task.abort();
+        let _ = task.await;
+    }
     drop(tracks);
     let stage = Arc::into_inner(stage).context("a track still runs")?;
-    let Stage { crew, stack, members, score, .. } = stage;
+    let Stage { crew, stack, members, providers, score, .. } = stage;
     let (mut world, counts) = crew.into_world();
     let mut stopped = Vec::new();
     for name in world.names() {
@@ -116,7 +134,9 @@ pub async fn run(options: Options) -> Result<Report> {
         }
     }
     let receivers: Vec<Receiver> = members.into_iter().map(|member| member.receiver).collect();
-    let verdict = Verdict::with_deadline(&world, &receivers, DEADLINE).await?;
+    let read_late = QUIET - DEADLINE - READ_LIMIT;
+    let verdict =
+        Verdict::with_effects(&world, &receivers, &providers, DEADLINE, read_late).await?;
     let acknowledged: Vec<_> =
         emitted.acknowledged.iter().chain(&posted.acknowledged).copied().collect();
     let mut score = score.into_inner().expect("no track panicked");
@@ -156,7 +176,8 @@ async fn set_up(options: Options) -> Result<(Stage, Arc<crate::App>)> {
     stack.start_postgres().await?;
 
     // Small pages: a relay is to be killed between two of them.
-    let settings = vec![("LANEWAY_RELAY__PAGE_ROWS", "5".to_owned())];
+    let mut settings = vec![("LANEWAY_RELAY__PAGE_ROWS", "5".to_owned())];
+    settings.extend(charges::settings());
     let mut world_options =
         WorldOptions { partitions: PARTITIONS, settings, ..WorldOptions::default() };
     if let Some(proxies) = &mut proxies {
@@ -182,7 +203,20 @@ async fn set_up(options: Options) -> Result<(Stage, Arc<crate::App>)> {
         members.push(member);
         endpoints.push(of);
     }
+    let providers = vec![Provider::at(LOOKUP).await, Provider::at(HOLD).await];
+    providers[0].set_first(charges::mostly_silent);
+    providers[0].set_says(charges::says);
+    providers[1].set_first(charges::sometimes_silent);
+    for (provider, on_unknown) in providers.iter().zip(["lookup", "hold"]) {
+        let (timeout, max_connections) = (DEADLINE, 64);
+        let options =
+            EndpointOptions { on_unknown, timeout, max_connections, ..EndpointOptions::default() };
+        charges::endpoint(&mut world, provider, options).await?;
+    }
     let mut wanted = BTreeMap::from([("api".to_owned(), "api")]);
+    wanted.extend(
+        (1..=plan::RECONCILERS).map(|number| (format!("reconciler-{number}"), "reconciler")),
+    );
     wanted.extend((1..=plan::RELAYS).map(|number| (format!("relay-{number}"), "relay")));
     wanted.extend((1..=plan::DELIVERS).map(|number| (format!("deliver-{number}"), "deliver")));
     let (app, faults) = (Arc::clone(&world.app), world.faults.clone());
@@ -197,6 +231,7 @@ async fn set_up(options: Options) -> Result<(Stage, Arc<crate::App>)> {
         stack,
         faults,
         members,
+        providers,
         endpoints,
         proxies,
         disk,
@@ -210,10 +245,17 @@ async fn set_up(options: Options) -> Result<(Stage, Arc<crate::App>)> {
 /// Whether every committed row has its outcome at every endpoint.
 async fn is_drained(stage: &Stage) -> bool {
     let world = stage.crew.world.lock().await;
-    let endpoints = world.endpoints().len() as i64;
+    let endpoints = world.endpoints();
+    let of_all = endpoints.iter().filter(|made| made.event_type == "*").count() as i64;
+    let of_charges = endpoints.len() as i64 - of_all;
     let rows = world.app.number("SELECT count(*) FROM laneway.outbox").await;
+    let charges = "SELECT count(*) FROM laneway.outbox WHERE type = 'charge.made'";
+    let charges = world.app.number(charges).await;
     let settled = world.settled().await;
-    matches!((rows, settled), (Ok(rows), Ok(settled)) if settled >= rows * endpoints)
+    matches!(
+        (rows, charges, settled),
+        (Ok(rows), Ok(charges), Ok(settled)) if settled >= rows * of_all + charges * of_charges
+    )
 }
 
 /// Acknowledged commits without a row (I2, I52).
@@ -279,6 +321,8 @@ impl Ended {
             "deliveries": figures["deliveries"], "dead_letters": figures["dead_letters"],
             "lost": lost, "order_violations": figures["order_violations"],
             "duplicates": figures["duplicates"], "unexplained_duplicates": unexplained,
+            "effects": figures["effects"], "answers": figures["answers"], "resolved": counts.resolved,
+            "discards": counts.discards,
             "repeated_posts": self.repeated_posts, "panics": self.panics.len(),
             "max_in_flight_per_lane": figures["max_in_flight_per_lane"],
             "violations": figures["violations"],

@@ -11,7 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Toxiproxy as a process of its own, with one proxy a way.
-pub(super) struct Proxies {
+#[derive(Debug)]
+pub struct Proxies {
     port: u16,
     _child: Child,
     /// The way's name and the port that clients use.
@@ -35,7 +36,10 @@ fn server() -> PathBuf {
 
 impl Proxies {
     /// None where toxiproxy was not built.
-    pub(super) async fn start(log: &Path) -> Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start(log: &Path) -> Result<Option<Self>> {
         let server = server();
         if !server.is_file() {
             return Ok(None);
@@ -52,7 +56,10 @@ impl Proxies {
     }
 
     /// Puts a proxy in front of `upstream` and gives its address.
-    pub(super) async fn add(&mut self, link: Link, listen: u16, upstream: &str) -> Result<String> {
+    ///
+    /// # Errors
+    /// When toxiproxy refuses.
+    pub async fn add(&mut self, link: Link, listen: u16, upstream: &str) -> Result<String> {
         let address = format!("127.0.0.1:{listen}");
         let proxy =
             json!({"name": name(link), "listen": address, "upstream": upstream, "enabled": true});
@@ -62,7 +69,10 @@ impl Proxies {
     }
 
     /// Begins to disturb a way.
-    pub(super) async fn begin(&self, link: Link, toxic: Toxic) -> Result<()> {
+    ///
+    /// # Errors
+    /// When toxiproxy refuses.
+    pub async fn begin(&self, link: Link, toxic: Toxic) -> Result<()> {
         let (kind, attributes) = match toxic {
             Toxic::Down => {
                 let path = format!("/proxies/{}", name(link));
@@ -83,7 +93,10 @@ impl Proxies {
     }
 
     /// Leaves it alone again. Whether it was disturbed until now.
-    pub(super) async fn end(&self, link: Link, toxic: Toxic) -> Result<bool> {
+    ///
+    /// # Errors
+    /// When toxiproxy refuses.
+    pub async fn end(&self, link: Link, toxic: Toxic) -> Result<bool> {
         let path = format!("/proxies/{}", name(link));
         let now = self.ask("GET", &path, "").await?;
         let disturbed = if toxic == Toxic::Down {
@@ -97,7 +110,7 @@ impl Proxies {
     }
 
     /// The port that clients of a way use.
-    pub(super) fn port(&self, link: Link) -> Option<u16> {
+    pub fn port(&self, link: Link) -> Option<u16> {
         self.ways.get(&name(link)).copied()
     }
 
@@ -109,7 +122,7 @@ impl Proxies {
 }
 
 /// Whether packets may be dropped here without anybody else's losing some: `deploy/dev/apart` says so.
-pub(super) fn has_own_network() -> bool {
+pub fn has_own_network() -> bool {
     let is_own = std::env::var_os("OWN_NETWORK").is_some();
     is_own && iptables(&["-w", "-n", "-L", "INPUT"]).is_ok()
 }
@@ -126,7 +139,10 @@ fn rule(port: u16, direction: &str, loss: Loss) -> Vec<String> {
 }
 
 /// Begins to lose packets to and from `port`.
-pub(super) fn lose(port: u16, loss: Loss) -> Result<()> {
+///
+/// # Errors
+/// When iptables refuses.
+pub fn lose(port: u16, loss: Loss) -> Result<()> {
     for direction in ["--dport", "--sport"] {
         filter("-A", &rule(port, direction, loss))?;
     }
@@ -134,7 +150,10 @@ pub(super) fn lose(port: u16, loss: Loss) -> Result<()> {
 }
 
 /// Loses none any more. Whether any was lost.
-pub(super) fn lose_no_more(port: u16, loss: Loss) -> Result<bool> {
+///
+/// # Errors
+/// When iptables refuses.
+pub fn lose_no_more(port: u16, loss: Loss) -> Result<bool> {
     let counts = iptables(&["-w", "-n", "-v", "-x", "-L", "INPUT"])?;
     let of_port = [format!("dpt:{port}"), format!("spt:{port}")];
     let lost = counts.lines().any(|line| {

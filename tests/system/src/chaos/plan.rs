@@ -6,13 +6,14 @@ use std::time::Duration;
 /// Deliver, relay and API processes of a run; names are `deliver-1`, …
 pub(crate) const DELIVERS: u64 = 3;
 pub(crate) const RELAYS: u64 = 2;
+pub(crate) const RECONCILERS: u64 = 2;
 /// Receivers, each with endpoints of its own.
 pub(crate) const RECEIVERS: u64 = 4;
 /// The first fault comes when the world has begun to work.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Places where a process stops itself and is killed (reliability.md 3.3).
-const DELIVER_POINTS: [&str; 8] = ["C1", "C2", "C3", "C4", "C7", "C8", "C9", "C10"];
+const DELIVER_POINTS: [&str; 9] = ["C1", "C2", "C3", "C4", "C5", "C7", "C8", "C9", "C10"];
 const RELAY_POINTS: [&str; 6] = [
     "relay.after_read",
     "relay.after_produce",
@@ -21,6 +22,8 @@ const RELAY_POINTS: [&str; 6] = [
     "relay.after_advance",
     "relay.holding_lease",
 ];
+const RECONCILER_POINTS: [&str; 4] =
+    ["lookup.after_claim", "lookup.after_answer", "lookup.after_settle", "rewind.after_page"];
 const API_POINTS: [&str; 4] = ["A1", "A2", "A3", "A4"];
 
 /// One fault: what is done, and for how long.
@@ -86,6 +89,10 @@ pub(crate) enum Act {
         number: usize,
         mischief: Mischief,
     },
+    /// Whoever is asked about unknown outcomes says nothing, or nothing that is a word.
+    Authority {
+        silence: Silence,
+    },
     Link {
         link: Link,
         toxic: Toxic,
@@ -121,9 +128,20 @@ pub(crate) enum Mischief {
     ResetInBody,
 }
 
+/// How an authority does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// 503.
+    Down,
+    /// It may still come.
+    InProgress,
+    /// The connection is cut.
+    Cut,
+}
+
 /// A way between two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     /// From the services to the database.
     Postgres,
     /// From the services to the broker.
@@ -134,7 +152,7 @@ pub(crate) enum Link {
 
 /// What a proxy does to a way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Toxic {
+pub enum Toxic {
     /// Connections are closed, new ones refused.
     Down,
     /// 200 ms, give or take 150.
@@ -151,7 +169,7 @@ pub(crate) enum Toxic {
 
 /// What happens to a way's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loss {
+pub enum Loss {
     /// Three in ten are dropped.
     Some,
     /// All are.
@@ -164,11 +182,12 @@ pub(crate) enum Loss {
 pub(crate) fn plan(seed: u64, length: Duration) -> Vec<Vec<Step>> {
     // Pauses between two faults, ms, and what is drawn.
     type Track = (u64, u64, fn(&mut Draw) -> Act);
-    let tracks: [Track; 4] = [
+    let tracks: [Track; 5] = [
         (1_000, 6_000, Draw::deliver),
         (1_000, 6_000, Draw::relay_or_api),
         (6_000, 26_000, Draw::server),
         (2_000, 9_000, Draw::surroundings),
+        (2_000, 9_000, Draw::reconciler),
     ];
     let mut tracks: Vec<Vec<Step>> = (1u64..)
         .zip(tracks)
@@ -264,6 +283,28 @@ impl Draw {
         }
     }
 
+    fn reconciler(&mut self) -> Act {
+        let who = format!("reconciler-{}", self.between(1, RECONCILERS));
+        match self.below(20) {
+            0..5 => Act::Kill { who },
+            5..11 => {
+                let point = self.of(&RECONCILER_POINTS);
+                // Somebody has to give a command first.
+                let visit = if point == "rewind.after_page" { 1 } else { self.between(1, 8) };
+                Act::KillAt { who, point, visit }
+            }
+            11..14 => Act::Pause { who },
+            14 => Act::Freeze { who },
+            15 => Act::Throttle { who },
+            16 => Act::Clock { who, seconds: self.jump() },
+            17 => Act::Restart { who },
+            _ => {
+                let silence = self.of(&[Silence::Down, Silence::InProgress, Silence::Cut]);
+                Act::Authority { silence }
+            }
+        }
+    }
+
     fn server(&mut self) -> Act {
         match self.below(12) {
             0..3 => Act::KafkaKill,
@@ -331,7 +372,7 @@ impl Draw {
             Act::Storm { .. } => (500, 2_000),
             Act::Restart { .. } | Act::BackendKill | Act::SessionsCut => (0, 0),
             Act::DiskFull => (2_000, 5_000),
-            Act::Receiver { .. } | Act::Link { .. } => (1_000, 8_000),
+            Act::Receiver { .. } | Act::Authority { .. } | Act::Link { .. } => (1_000, 8_000),
             Act::Packets { .. } => (1_000, 4_000),
         };
         Duration::from_millis(self.between(least, most))
@@ -375,7 +416,7 @@ mod tests {
                     _ => None,
                 })
                 .collect();
-            assert_eq!(killed.len(), 6, "seed {seed}: {killed:?}");
+            assert_eq!(killed.len(), 8, "seed {seed}: {killed:?}");
             let restarts = |step: &&Step| matches!(step.act, Act::KafkaKill | Act::PostgresKill);
             let restarts = steps.iter().filter(restarts).count();
             assert!(restarts >= 7, "seed {seed}: {restarts} restarts of servers");

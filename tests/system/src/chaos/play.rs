@@ -4,10 +4,11 @@ use super::crew::{Crew, within};
 use super::crowd::Member;
 use super::machine::{self, Cgroup, SmallDisk};
 use super::net::{self, Proxies};
-use super::plan::{Act, Link, Loss, Mischief, Step, Toxic};
+use super::plan::{Act, Link, Loss, Mischief, Silence, Step, Toxic};
+use crate::charges;
 use crate::faults::{Faults, monotonic_ns};
 use anyhow::Result;
-use laneway_testkit::Stack;
+use laneway_testkit::{Provider, Says, Stack};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub(super) struct Stage {
     pub(super) stack: Stack,
     pub(super) faults: Faults,
     pub(super) members: Vec<Member>,
+    /// Receivers with effects: the first is asked by the reconcilers, the second by a person.
+    pub(super) providers: Vec<Provider>,
     /// The endpoints of each receiver.
     pub(super) endpoints: Vec<Vec<String>>,
     pub(super) proxies: Option<Proxies>,
@@ -101,6 +104,18 @@ impl Stage {
                 done
             }
             Act::Storm { guests } => self.storm(*guests, length).await,
+            &Act::Authority { silence } => {
+                self.providers[0].set_says(move |_, _| match silence {
+                    Silence::Down => Says::Down,
+                    Silence::InProgress => Says::InProgress,
+                    Silence::Cut => Says::Cut,
+                });
+                let before = self.providers[0].ledger().len();
+                tokio::time::sleep(length).await;
+                self.providers[0].set_says(charges::says);
+                let ledger = self.providers[0].ledger();
+                Ok(ledger[before..].iter().any(|line| line.said.is_some()).into())
+            }
             Act::Receiver { number, mischief } => self.mischief(*number, *mischief, length).await,
             Act::Link { link, toxic } => self.disturb(*link, *toxic, length).await,
             Act::Packets { link, loss } => self.lose(*link, *loss, length).await,
@@ -354,6 +369,7 @@ fn name(act: &Act) -> &'static str {
         Act::SessionsCut => "database_sessions_cut",
         Act::DiskFull => "disk_full",
         Act::Receiver { .. } => "receiver",
+        Act::Authority { .. } => "authority",
         Act::Link { .. } => "toxiproxy",
         Act::Packets { .. } => "packets",
     }
@@ -363,7 +379,8 @@ fn name(act: &Act) -> &'static str {
 fn places(point: &str, visit: u64) -> String {
     let often = match point.as_bytes().first() {
         Some(b'C') => "C7:300",
-        Some(b'r') => "relay.after_read:200",
+        Some(b'r') if point.starts_with("relay.") => "relay.after_read:200",
+        Some(b'r' | b'l') => "lookup.after_claim:50",
         _ => return format!("{point}:{visit}"),
     };
     format!("{point}:{visit},{often}")

@@ -3,7 +3,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests")]
 
-mod chaos;
 mod crash;
 mod faults;
 mod isolation;
@@ -11,6 +10,7 @@ mod kill_points;
 mod log_loss;
 mod lost_commits;
 mod restarts;
+mod rows;
 mod storm;
 mod support;
 mod topic_loss;

@@ -1,6 +1,7 @@
 //! What several of these tests do: a world with receivers, load, and the verdict.
 
 use anyhow::Result;
+use laneway_system::chaos::Leases;
 use laneway_system::{EndpointOptions, Options, Verdict, World};
 use laneway_testkit::{Entry, Kind, Receiver, Stack};
 use std::collections::BTreeMap;
@@ -8,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
+/// User keys of [`load`].
+const KEYS: u32 = 100;
 /// Everything has its outcome within this after the last fault.
 pub(crate) const DRAIN: Duration = Duration::from_secs(240);
 
@@ -90,10 +93,24 @@ pub(crate) fn load(scene: &Scene, count: u32, every: Duration) -> JoinHandle<u32
         let mut refused = 0;
         for n in 0..count {
             tick.tick().await;
-            let key = format!("user_{}", n % 100);
+            let key = format!("user_{}", n % KEYS);
             refused += u32::from(app.emit("load.created", Some(&key), b"{}").await.is_err());
         }
         refused
+    })
+}
+
+/// Writes down which leases are lost, from now on, of a scene whose events [`load`] made.
+pub(crate) fn leases(scene: &Scene, partitions: u16) -> JoinHandle<()> {
+    let keys = (0..KEYS).map(|n| format!("user_{n}"));
+    let mut leases = Leases::new(&scene.world, partitions, keys);
+    let faults = scene.world.faults.clone();
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(Duration::from_millis(500));
+        loop {
+            tick.tick().await;
+            leases.look(&faults).expect("the logs can be read");
+        }
     })
 }
 

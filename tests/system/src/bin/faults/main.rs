@@ -85,7 +85,8 @@ fn test(cases: &[&Case], mut ended: impl FnMut(&str, bool)) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut child = Command::new(cargo)
         .args(["test", "--locked", "--workspace", "--no-fail-fast", "--test", "it"])
-        .args(["--", "--exact"])
+        // Those that take too long for every `make test` are ignored there.
+        .args(["--", "--exact", "--include-ignored"])
         .args(&names)
         .stdout(Stdio::piped())
         .spawn()

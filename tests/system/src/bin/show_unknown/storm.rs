@@ -2,8 +2,9 @@
 
 use crate::Cases;
 use anyhow::{Context, Result};
+use laneway_system::charges::{self, CHARGE, mood, mostly_silent};
 use laneway_system::{EndpointOptions, Options, World};
-use laneway_testkit::{Account, First, Provider, Says, Stack, wait_for};
+use laneway_testkit::{Account, First, Provider, Stack, wait_for};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,64 +20,23 @@ const S: Duration = Duration::from_secs(1);
 
 /// A world with one endpoint, the provider, that is asked what became of a request.
 pub(crate) async fn world(stack: &Stack) -> Result<(World, Provider)> {
-    let setting = |name, value: &str| (name, value.to_owned());
     let options = Options {
-        settings: vec![
-            setting("LANEWAY_RECONCILER__POLL", "100ms"),
-            // The provider works for 0.7 s of a request's one second; on a busy machine it may read it a second late.
-            setting("LANEWAY_RECONCILER__LOOKUP_GRACE", "2s"),
-            setting("LANEWAY_RECONCILER__LOOKUP_FIRST", "200ms"),
-            setting("LANEWAY_RECONCILER__LOOKUP_MAX", "2s"),
-            setting("LANEWAY_RECONCILER__LOOKUP_DEADLINE", "2s"),
-        ],
+        settings: charges::settings(),
         log_level: "warn,laneway=info".to_owned(),
         ..Options::default()
     };
     let mut world = World::start(stack, options).await?;
     let provider = Provider::start().await;
-    provider.set_first(plan);
-    provider.set_says(|key, asked| match (mood(key), asked) {
-        (0, 0..=1) => Says::InProgress,
-        (1, 0..=1) => Says::Down,
-        (2, 0) => Says::Nonsense,
-        (3, 0) => Says::Cut,
-        _ => Says::Truth,
-    });
+    provider.set_first(mostly_silent);
+    provider.set_says(charges::says);
     let endpoint = EndpointOptions {
         on_unknown: "lookup",
         timeout: S,
         max_connections: 64,
         ..EndpointOptions::default()
     };
-    let id = world.endpoint(&provider.url(), endpoint).await?;
-    let authority = json!({
-        "url": provider.authority(), "headerName": "authorization", "headerValue": "Bearer t",
-    });
-    world.client()?.authority_set(id, &authority).await?;
+    charges::endpoint(&mut world, &provider, endpoint).await?;
     Ok((world, provider))
-}
-
-/// A number of a key that says nothing about it.
-fn draw(key: &str) -> u64 {
-    key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    }) >> 17
-}
-
-/// What the authority is like when it is first asked about a key.
-fn mood(key: &str) -> u64 {
-    draw(key) / 100 % 8
-}
-
-/// Nine requests in ten end without an answer.
-fn plan(key: &str) -> First {
-    match draw(key) % 100 {
-        0..45 => First::ApplyThenCut,
-        45..70 => First::CutBefore,
-        70..80 => First::ApplyLate(Duration::from_millis(700)),
-        80..90 => First::Silent,
-        _ => First::Answer,
-    }
 }
 
 /// Plays it and gives the figures.
@@ -89,7 +49,7 @@ pub(crate) async fn play(
     let mut lanes: Vec<Vec<String>> = vec![Vec::new(); LANES];
     for n in 0..LANES * PER_LANE {
         let lane = n % LANES;
-        let id = world.app.emit("charge.made", Some(&format!("u{lane}")), b"{}").await?;
+        let id = world.app.emit(CHARGE, Some(&format!("u{lane}")), b"{}").await?;
         lanes[lane].push(laneway_wire::EventId::from_uuid(id).to_string());
     }
     let total = (LANES * PER_LANE) as i64;
@@ -153,21 +113,22 @@ pub(crate) async fn play(
     let of = |wanted: &dyn Fn(&str) -> bool| -> Vec<&Account> {
         accounts.iter().filter(|(key, _)| wanted(key)).map(|(_, account)| account).collect()
     };
-    let applied =
-        of(&|key| matches!(plan(key), First::ApplyThenCut | First::ApplyLate(_) | First::Answer));
+    let applied = of(&|key| {
+        matches!(mostly_silent(key), First::ApplyThenCut | First::ApplyLate(_) | First::Answer)
+    });
     cases.check(
         "applied: no second request",
         applied.iter().all(|account| account.requests == 1),
         &format!("{} keys", applied.len()),
     );
-    let not_applied = of(&|key| matches!(plan(key), First::CutBefore | First::Silent));
+    let not_applied = of(&|key| matches!(mostly_silent(key), First::CutBefore | First::Silent));
     cases.check(
         "not applied: exactly one more request",
         not_applied.iter().all(|account| account.requests == 2),
         &format!("{} keys", not_applied.len()),
     );
     for (name, wanted) in [("in progress", 0), ("down", 1)] {
-        let met = of(&|key| mood(key) == wanted && plan(key) != First::Answer);
+        let met = of(&|key| mood(key) == wanted && mostly_silent(key) != First::Answer);
         cases.check(
             &format!("{name}: held and asked again"),
             met.iter().all(|account| account.questions >= 3),
