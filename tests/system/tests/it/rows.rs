@@ -1,7 +1,7 @@
 //! Rows of the fault matrix that take too long for every `make test`, named by their ids: `make faults` runs them, in a
 //! network and mount namespace of its own where root allows that.
 
-use crate::support::{DRAIN, Scene, drained, leases, load};
+use crate::support::{Scene, drained, leases, load};
 use anyhow::{Context, Result};
 use laneway_client::NewEvent;
 use laneway_system::chaos::{
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 const LIMIT: Duration = Duration::from_secs(120);
 const PARTITIONS: u16 = 4;
 
-/// A scene under load, two events every 20 ms, until [`Row::end`].
+/// A scene under load, an event every 20 ms, until [`Row::end`].
 struct Row {
     scene: Scene,
     loading: JoinHandle<u32>,
