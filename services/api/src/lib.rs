@@ -65,11 +65,9 @@ pub async fn run_on(
     let key = settings.secrets.key_bytes().ok_or(Error::SecretsKey)?;
     let secrets = SecretsKey::new(&settings.secrets.key_id, key);
     let database = &settings.database;
-    let options = Options {
-        application: "laneway-api",
-        max_connections: database.max_connections,
-        acquire_timeout: database.acquire_timeout,
-    };
+    let options = Options::new("laneway-api")
+        .max_connections(database.max_connections)
+        .acquire_timeout(database.acquire_timeout);
     let connected =
         patience::database(&probe, &context.shutdown, laneway_store::Error::is_transient, || {
             migrate::connect_current(&database.url, options.clone())

@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// Send dead letters again, discard them, replay; and how far that is.
     #[command(subcommand)]
     Rewind(Rewind),
+    /// Erase what one project's, or one user key's, events said: outbox, dead letters, answers' bodies. Waiting events
+    /// are never sent.
+    Erase(Erase),
     /// Look up in the database what is promised about its rows; exit code 8 if something is not as it must be.
     Audit {
         /// Rows that are at most so old.
@@ -394,6 +397,18 @@ pub(crate) struct DeadCommand {
     pub(crate) how: How,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Erase {
+    /// Whose payloads.
+    #[arg(long, env = "LANEWAY_PROJECT", value_name = "PROJECT")]
+    pub(crate) project: TenantId,
+    /// Of this user key alone; of the whole project without it.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) user_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
 /// How a command over many deliveries is given.
 #[derive(Debug, Args)]
 pub(crate) struct How {
@@ -421,6 +436,7 @@ pub(crate) enum DeadState {
     Open,
     Rewound,
     Discarded,
+    Erased,
 }
 
 /// A point of time, or a span before now.

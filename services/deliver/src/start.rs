@@ -154,11 +154,9 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
 /// Connects, and waits for the schema of this build.
 async fn connect(settings: &Database, probe: &Probe) -> Result<Pool, Error> {
     let pool = patiently("the control database", probe, || async {
-        let options = Options {
-            application: "laneway-deliver",
-            max_connections: settings.max_connections,
-            acquire_timeout: settings.acquire_timeout,
-        };
+        let options = Options::new("laneway-deliver")
+            .max_connections(settings.max_connections)
+            .acquire_timeout(settings.acquire_timeout);
         Ok(Pool::connect(&settings.url, options).await?)
     })
     .await?;

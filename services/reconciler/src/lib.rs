@@ -4,7 +4,7 @@
 //! harm and one that dies is followed by another. What flows: unknown outcomes become questions to the endpoints'
 //! authorities, and definite answers commands for the lanes' owners (`lookups`). Commands over many deliveries (send
 //! dead letters again, discard them, replay) are worked off page by page (`rewinds`): dead letters become rows of the
-//! outbox, which the relay publishes like any other. No lane's row is ever touched from here (design 5.8).
+//! outbox, which the relay publishes like any other. Erasures go the same way (`erasures`). No lane's row is ever touched from here (design 5.8).
 //!
 //! What happens when something fails:
 //! * This process dies anywhere: a page that was not committed did not happen, one that was is behind the command's own
@@ -16,6 +16,7 @@
 
 mod audit;
 mod config;
+mod erasures;
 mod error;
 mod lookups;
 mod metrics;
@@ -46,11 +47,9 @@ pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
     let secrets = SecretsKey::new(&settings.secrets.key_id, key);
     let courier = Courier::new(settings.courier.clone())?;
     let database = &settings.database;
-    let options = Options {
-        application: "laneway-reconciler",
-        max_connections: database.max_connections,
-        acquire_timeout: database.acquire_timeout,
-    };
+    let options = Options::new("laneway-reconciler")
+        .max_connections(database.max_connections)
+        .acquire_timeout(database.acquire_timeout);
     let connected =
         patience::database(&probe, &context.shutdown, laneway_store::Error::is_transient, || {
             migrate::connect_current(&database.url, options.clone())
@@ -59,6 +58,12 @@ pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
         return Ok(());
     };
     let rewinds = rewinds::work(
+        pool.clone(),
+        metrics.clone(),
+        settings.reconciler.poll,
+        context.shutdown.clone(),
+    );
+    let erasures = erasures::work(
         pool.clone(),
         metrics.clone(),
         settings.reconciler.poll,
@@ -82,6 +87,7 @@ pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
     };
     let parts = [
         context.spawn("rewinds", rewinds),
+        context.spawn("erasures", erasures),
         context.spawn("audit", audits),
         context.spawn("retention", removing),
         context.spawn("lookups", Arc::new(asker).work(context.shutdown.clone())),

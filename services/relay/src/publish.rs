@@ -170,6 +170,7 @@ pub(crate) fn record(stamp: Stamp<'_>, row: &OutboxRow, delivery: &Delivery) -> 
             created_at: row.created_at,
             replay: row.rewind.map_or(0, |rewind| rewind.number),
             replay_of: row.rewind.map(|rewind| rewind.of.as_uuid()),
+            erased: row.erased,
         },
         payload: row.payload.clone(),
     }

@@ -163,6 +163,7 @@ mod tests {
             traceparent: None,
             created_at: Timestamp(0),
             rewind: None,
+            erased: false,
         }
     }
 

@@ -1,10 +1,11 @@
-//! A person's word on a held unknown (design 5.8). It is applied in the settle queue, and only to what is a held
+//! A person's word on a held unknown, or on a whole lane (design 5.8). It is applied in the settle queue, and only to what is a held
 //! unknown once everything queued before it is durable.
 
 use crate::core::Outcome;
-use crate::effect::{FinalOutcome, SettleItem};
+use crate::effect::{Effect, FinalOutcome, SettleItem};
+use crate::endpoint::Ep;
 use crate::input::Verdict;
-use crate::lanes::{Event, Lane, Phase};
+use crate::lanes::{Erasing, Event, Lane, Phase};
 use crate::partition::{Deferred, Part, What};
 use crate::shared::{Effects, Shared, Timer};
 use laneway_wire::Timestamp;
@@ -22,6 +23,12 @@ impl Part {
             return;
         }
         let parked = self.parked.get(&given.lane).copied();
+        if let Verdict::Erase { before } = given.verdict {
+            return match parked {
+                Some(parked) => self.erase(sh, given, parked.ep, before, fx),
+                None => self.refuse(sh, given, fx),
+            };
+        }
         let (Some(parked), Some(head)) = (parked, given.head.as_ref().filter(|head| head.unknown))
         else {
             return self.refuse(sh, given, fx);
@@ -53,6 +60,7 @@ impl Part {
             return;
         }
         match given.verdict {
+            Verdict::Erase { .. } => {}
             Verdict::NotApplied => {
                 // `due` of a held unknown says since when it is held, or until when its request may travel.
                 let held = sh.now.since(head.due);
@@ -104,6 +112,53 @@ impl Part {
         }
     }
 
+    /// Has what was written before `before` end unsent, head by head, and reads the lane's rows for it if nothing of them
+    /// is in memory: what the command's reader saw of them may be older than what was written since. A command that
+    /// comes to nothing, because there is no room or the last request may still travel, is offered again.
+    fn erase(
+        &mut self,
+        sh: &mut Shared,
+        given: Deferred,
+        ep: Ep,
+        before: Timestamp,
+        fx: &mut Effects,
+    ) {
+        let found = self.lanes.find(given.lane);
+        let asleep = match found.and_then(|index| self.lanes.get(index)).map(|lane| &lane.phase) {
+            None | Some(Phase::Asleep) => true,
+            // Puts the lane away when it is durable.
+            Some(Phase::Parking | Phase::Settling { leaving: false }) => {
+                if self.deferred.len() < MOST_DEFERRED {
+                    self.deferred.push(given);
+                }
+                return;
+            }
+            Some(_) => false,
+        };
+        if asleep && (self.releasing.contains_key(&given.lane) || sh.load_room() == 0) {
+            return;
+        }
+        let index = match found {
+            Some(index) => index,
+            None => self.insert_lane(sh, Lane::new(given.lane, ep, true)),
+        };
+        let lane = self.lanes.at(index);
+        lane.erasing = Some(Erasing { before, command: Some(given.command) });
+        if asleep {
+            lane.expiring = true;
+            lane.hungry = false;
+            lane.phase = Phase::Paging;
+            self.count_loaded(sh, index);
+            fx.push(Effect::LoadPage {
+                partition: self.id,
+                epoch: self.epoch,
+                lane: given.lane,
+                after: None,
+                limit: sh.limits.page_events,
+            });
+        }
+    }
+
     /// Looks again at commands that waited.
     pub(crate) fn retry_commands(&mut self, sh: &mut Shared, fx: &mut Effects) {
         for given in std::mem::take(&mut self.deferred) {
@@ -114,7 +169,11 @@ impl Part {
     fn refuse(&mut self, sh: &Shared, given: Deferred, fx: &mut Effects) {
         let command = given.command;
         self.commands.insert(command);
-        let item = SettleItem::RefuseCommand { command, reason: "not_unknown" };
+        let reason = match given.verdict {
+            Verdict::Erase { .. } => "not_parked",
+            Verdict::Delivered | Verdict::NotApplied => "not_unknown",
+        };
+        let item = SettleItem::RefuseCommand { command, reason };
         self.settle(sh.now, What::Refuse { command }, item, fx);
     }
 }

@@ -268,7 +268,7 @@ pub enum FinalOutcome {
     Delivered,
     /// Given up, kept for people.
     DeadLettered {
-        /// `rejected`, `expired`.
+        /// `rejected`, `expired`, `erased`.
         reason: &'static str,
     },
     /// Its endpoint was deleted.

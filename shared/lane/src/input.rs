@@ -171,13 +171,19 @@ pub enum Input {
 /// Number of a row of the command table.
 pub type CommandId = i64;
 
-/// What a person says of an unknown outcome.
+/// What a person says of an unknown outcome, or of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The receiver has applied it: final outcome delivered, nothing is sent.
     Delivered,
     /// The receiver has not applied it: it is sent again, same ids.
     NotApplied,
+    /// What was written before this is never sent: each such head of the parked lane ends as a dead letter, whatever it
+    /// waits for (C17).
+    Erase {
+        /// Compared with [`laneway_wire::record::Head::created_at`].
+        before: Timestamp,
+    },
 }
 
 /// A record as taken from the topic.

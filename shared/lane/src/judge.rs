@@ -4,7 +4,7 @@
 use crate::core::Outcome;
 use crate::effect::{AttemptKind, AttemptRow, Effect, FinalOutcome, SettleItem};
 use crate::endpoint::Ready;
-use crate::input::{EndpointState, OnUnknown, Ticket};
+use crate::input::{CommandId, EndpointState, OnUnknown, Ticket};
 use crate::lanes::{Event, Phase};
 use crate::mutant::Mutant;
 use crate::partition::{Part, Stage, What};
@@ -39,9 +39,14 @@ impl Part {
         if head.settled {
             return self.end(sh, index, FinalOutcome::Delivered, fx);
         }
+        let erased = lane.is_erased();
         if head.unknown {
             debug_assert!(parked, "an unknown is held as a row");
-            return self.sleep(sh, index, None);
+            // Its request may travel until it is due (P1).
+            return match lane.erasing {
+                Some(_) if erased && head.due <= sh.now => self.give_up_erased(sh, index, fx),
+                _ => self.sleep(sh, index, None),
+            };
         }
         if entry.state == EndpointState::Deleted {
             let outcome = FinalOutcome::Discarded { reason: "endpoint_deleted" };
@@ -49,6 +54,9 @@ impl Part {
         }
         if head.open_intent && entry.on_unknown != OnUnknown::Resend {
             return self.hold_intent(sh, index, fx);
+        }
+        if erased && is_clear(sh, head) {
+            return self.give_up_erased(sh, index, fx);
         }
         // The time of a disabled endpoint does not count (I22). What follows goes out when this has ended: not while the
         // last request of this may still travel (P1).
@@ -120,6 +128,9 @@ impl Part {
         let Some(head) = lane.head.as_ref() else { return };
         if is_expired(sh, head) {
             return self.expire(sh, index, fx);
+        }
+        if lane.is_erased() {
+            return self.give_up_erased(sh, index, fx);
         }
         let ticket = Ticket {
             partition: self.id,
@@ -241,6 +252,18 @@ impl Part {
 
     /// Queues the head's final outcome without an attempt.
     fn end(&mut self, sh: &mut Shared, index: u32, outcome: FinalOutcome, fx: &mut Effects) {
+        self.end_by(sh, index, outcome, None, fx);
+    }
+
+    /// The same, as a command says.
+    fn end_by(
+        &mut self,
+        sh: &mut Shared,
+        index: u32,
+        outcome: FinalOutcome,
+        command: Option<CommandId>,
+        fx: &mut Effects,
+    ) {
         let Some(event) = self.lanes.at(index).head.take() else { return };
         let outcome = Outcome {
             attempts: event.attempts,
@@ -249,9 +272,19 @@ impl Part {
             attempt: None,
             status: None,
             took: Duration::ZERO,
-            command: None,
+            command,
         };
         self.finish(sh, index, outcome, fx);
+    }
+
+    /// The head's payload is erased: it ends unsent (C17).
+    fn give_up_erased(&mut self, sh: &mut Shared, index: u32, fx: &mut Effects) {
+        let lane = self.lanes.at(index);
+        // What follows is looked at even if the endpoint takes nothing.
+        lane.expiring = lane.parked;
+        let command = lane.erasing.as_mut().and_then(|erasing| erasing.command.take());
+        let outcome = FinalOutcome::DeadLettered { reason: "erased" };
+        self.end_by(sh, index, outcome, command, fx);
     }
 
     fn expire(&mut self, sh: &mut Shared, index: u32, fx: &mut Effects) {
@@ -359,6 +392,7 @@ impl Part {
         let ep = lane.ep;
         lane.phase = Phase::Asleep;
         lane.expiring = false;
+        lane.erasing = None;
         lane.more = false;
         let events: Vec<Event> = lane.head.take().into_iter().chain(lane.queue.drain(..)).collect();
         lane.queue = std::collections::VecDeque::new();

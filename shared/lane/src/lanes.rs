@@ -4,7 +4,7 @@
 use crate::core::Outcome;
 use crate::endpoint::Ep;
 use crate::hash::Map;
-use crate::input::{Position, SettleSeq};
+use crate::input::{CommandId, Position, SettleSeq};
 use laneway_wire::{DeliveryId, LaneId, Record, Timestamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -80,6 +80,13 @@ pub(crate) enum Phase {
     Stopped,
 }
 
+/// Heads written before this end unsent; the first of them answers the command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Erasing {
+    pub(crate) before: Timestamp,
+    pub(crate) command: Option<CommandId>,
+}
+
 /// A lane that has something in memory.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -108,6 +115,8 @@ pub(crate) struct Lane {
     pub(crate) loaded: bool,
     /// A page came back empty: to be looked for again when its queued appends are durable.
     pub(crate) hungry: bool,
+    /// What is to be ended unsent, until the lane is put away.
+    pub(crate) erasing: Option<Erasing>,
     prev: u32,
     next: u32,
 }
@@ -130,9 +139,18 @@ impl Lane {
             expiring: false,
             loaded: false,
             hungry: false,
+            erasing: None,
             prev: NONE,
             next: NONE,
         }
+    }
+
+    /// Its head is never to be sent, because its payload is erased or about to be.
+    pub(crate) fn is_erased(&self) -> bool {
+        self.head.as_ref().is_some_and(|head| {
+            let head = &head.record.head;
+            head.erased || self.erasing.is_some_and(|erasing| head.created_at < erasing.before)
+        })
     }
 
     /// Nothing of it is under way: its head can be judged anew.
@@ -298,6 +316,7 @@ mod tests {
             created_at: Timestamp(0),
             replay: 0,
             replay_of: None,
+            erased: false,
         };
         let delivery = head.delivery_id();
         let mut event = Event {

@@ -128,6 +128,34 @@ const CHECKS: &[(&str, &str, &str)] = &[
            AND NOT EXISTS (SELECT FROM laneway_control.inbox i WHERE i.delivery_id = d.delivery_id)",
     ),
     (
+        "erasure_not_done",
+        "an erasure was asked for and is not done",
+        "SELECT format('erasure %s of project %s waits for %s', x.erasure_id, x.tenant_id, coalesce(x.waits, 'its turn')) \
+           AS example \
+         FROM laneway_control.erasures x WHERE $1 > 0 AND x.phase < 3 AND x.created_at < now() - $2 * interval '1 ms'",
+    ),
+    (
+        "payload_not_erased",
+        "something was erased and its payload is still there",
+        "SELECT format('%s of project %s, erasure %s', f.what, x.tenant_id, x.erasure_id) AS example \
+         FROM laneway_control.erasures x CROSS JOIN LATERAL ( \
+           SELECT format('row %s of the outbox', o.id) AS what FROM laneway.outbox o \
+           WHERE o.shard = get_byte(sha256(uuid_send(x.tenant_id)), 0) % 16 AND o.tenant = x.tenant_id AND NOT o.erased \
+             AND (x.user_key IS NULL OR o.user_key = x.user_key) AND o.created_at < x.before \
+           UNION ALL \
+           SELECT format('dead letter %s', d.delivery_id) FROM laneway_control.dead_letters d \
+           WHERE d.tenant_id = x.tenant_id AND d.erased_at IS NULL AND (x.user_key IS NULL OR d.user_key = x.user_key) \
+             AND laneway_control.record_written(d.record) < (extract(epoch FROM x.before) * 1000)::bigint \
+           UNION ALL \
+           SELECT format('parked event %s', e.delivery_id) \
+           FROM laneway_control.parked_lanes l JOIN laneway_control.parked_events e USING (lane) \
+           WHERE l.tenant_id = x.tenant_id AND (x.user_key IS NULL OR l.user_key = x.user_key) \
+             AND NOT laneway_control.record_is_erased(e.record) \
+             AND laneway_control.record_written(e.record) < (extract(epoch FROM x.before) * 1000)::bigint) f \
+         WHERE x.phase = 3 AND x.finished_at >= now() - $1 * interval '1 ms' \
+           AND x.finished_at < now() - $2 * interval '1 ms'",
+    ),
+    (
         "command_not_applied",
         "what somebody said of an unknown was not applied",
         "SELECT format('command %s on delivery %s', c.command_id, c.delivery_id) AS example \

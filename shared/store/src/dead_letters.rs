@@ -35,7 +35,7 @@ pub struct Selection {
     /// Of this type; `prefix.*` is everything below the prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
-    /// Given up for this: `rejected`, `expired`.
+    /// Given up for this: `rejected`, `expired`, `erased`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Given up at this time or later.
@@ -85,9 +85,11 @@ pub enum State {
     Rewound,
     /// A person has said that it is not to be sent. There is no way back.
     Discarded,
+    /// Its payload was erased while it was open: there is nothing left to send.
+    Erased,
 }
 
-stored_as!(State { Open = "open", Rewound = "rewound", Discarded = "discarded" });
+stored_as!(State { Open = "open", Rewound = "rewound", Discarded = "discarded", Erased = "erased" });
 
 /// A delivery that was given up on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,6 +11,7 @@ pub mod deliveries;
 pub mod delivery;
 pub mod emit;
 pub mod endpoints;
+pub mod erasures;
 mod error;
 pub mod events;
 pub mod idempotency;

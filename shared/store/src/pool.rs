@@ -32,6 +32,13 @@ impl Options {
         self.max_connections = max_connections;
         self
     }
+
+    /// The same with callers that wait for at most `acquire_timeout`.
+    #[must_use]
+    pub const fn acquire_timeout(mut self, acquire_timeout: Duration) -> Self {
+        self.acquire_timeout = acquire_timeout;
+        self
+    }
 }
 
 /// The server ends a session that leaves a transaction open for so long without a word: a process that is paused, or cut

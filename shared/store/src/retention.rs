@@ -24,7 +24,7 @@ pub enum Kind {
     Rewound,
     /// Dead letters that were rewound or discarded.
     ClosedDeadLetters,
-    /// Commands that were applied or refused, and rewinds that have ended.
+    /// Commands that were applied or refused, rewinds that have ended, and erasures that are done.
     Commands,
     /// Records that were no deliveries.
     Quarantine,
@@ -111,6 +111,9 @@ impl Kind {
                    WHERE applied_at < now() - $1 * interval '1 ms' LIMIT $2))",
                 "DELETE FROM laneway_control.rewinds WHERE ctid = ANY (ARRAY( \
                    SELECT ctid FROM laneway_control.rewinds \
+                   WHERE finished_at < now() - $1 * interval '1 ms' LIMIT $2))",
+                "DELETE FROM laneway_control.erasures WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.erasures \
                    WHERE finished_at < now() - $1 * interval '1 ms' LIMIT $2))",
             ],
             Self::Quarantine => {

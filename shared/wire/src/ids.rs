@@ -107,6 +107,11 @@ id!(
     RewindId,
     "rwd_"
 );
+id!(
+    /// One erasure of a tenant's or a user key's payloads. A UUIDv7.
+    ErasureId,
+    "era_"
+);
 
 impl DeliveryId {
     /// The id of the delivery of `event` to `endpoint`; `replay` is 0 for the first and n for the n-th rewind.

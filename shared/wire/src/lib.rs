@@ -13,7 +13,9 @@ pub mod record;
 pub mod signature;
 pub mod time;
 
-pub use ids::{DeliveryId, EndpointId, EventId, IdError, RewindId, SubscriptionId, TenantId};
+pub use ids::{
+    DeliveryId, EndpointId, ErasureId, EventId, IdError, RewindId, SubscriptionId, TenantId,
+};
 pub use lane::{BUCKETS, Bucket, LaneId, LaneMode};
 pub use record::{Record, RecordError};
 pub use time::Timestamp;

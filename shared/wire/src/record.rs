@@ -85,10 +85,17 @@ pub struct Head {
     /// The delivery that this one repeats; rewinds alone have one.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub replay_of: Option<Uuid>,
+    /// Its payload was erased (C17): it is never sent and ends as a dead letter.
+    #[serde(rename = "x", default, skip_serializing_if = "is_false")]
+    pub erased: bool,
 }
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Why bytes are not a record. Such a record is quarantined with [`RecordError::code`] as its reason.
@@ -134,6 +141,13 @@ impl Record {
         out.put_slice(&head);
         out.put_slice(&self.payload);
         out.freeze()
+    }
+
+    /// What is left of it when its payload is erased: who it was for and what became of it, nothing of what it said.
+    pub fn erased(&self) -> Self {
+        let head =
+            Head { headers: Vec::new(), traceparent: None, erased: true, ..self.head.clone() };
+        Self { head, payload: Bytes::new() }
     }
 
     /// Reads a record and checks everything that it says about itself. The payload shares `value`'s memory.
@@ -234,6 +248,7 @@ mod tests {
                 created_at: Timestamp(1_796_000_000_000),
                 replay: 0,
                 replay_of: None,
+                erased: false,
             },
             payload: Bytes::copy_from_slice(payload),
         }
@@ -252,6 +267,15 @@ mod tests {
         rewind.head.replay = 1;
         rewind.head.delivery = Uuid::from_u128(77);
         assert_eq!(Record::decode(&rewind.encode()).unwrap(), rewind);
+    }
+
+    #[test]
+    fn an_erased_record_says_so_and_nothing_of_what_was_sent() {
+        let whole = record(Some("user_1"), b"{}");
+        let erased = Record::decode(&whole.erased().encode()).unwrap();
+        assert!(erased.head.erased && erased.payload.is_empty() && erased.head.headers.is_empty());
+        assert_eq!(erased.head.lane(), whole.head.lane());
+        assert_eq!(erased.head.delivery, whole.head.delivery);
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub(crate) fn record(
             created_at: now(),
             replay: 0,
             replay_of: None,
+            erased: false,
         },
         payload: Bytes::from(payload),
     }

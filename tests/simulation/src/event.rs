@@ -303,6 +303,7 @@ pub enum Event {
 pub enum Word {
     Delivered,
     NotApplied,
+    Erase,
 }
 
 impl From<Verdict> for Word {
@@ -310,6 +311,7 @@ impl From<Verdict> for Word {
         match verdict {
             Verdict::Delivered => Self::Delivered,
             Verdict::NotApplied => Self::NotApplied,
+            Verdict::Erase { .. } => Self::Erase,
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct DeadLetter {
     key: Option<String>,
     /// The event's type.
     r#type: String,
-    /// `open`, `rewound` (sent again as `rewoundTo`) or `discarded`. There may be more later.
+    /// `open`, `rewound` (sent again as `rewoundTo`), `discarded`, or `erased`. There may be more later.
     state: &'static str,
     /// Why it was given up: `rejected` or `expired`. There may be more later.
     cause: String,
@@ -90,7 +90,7 @@ pub(crate) struct WholeDeadLetter {
         ("key" = Option<String>, Query, description = "Of this user key"),
         ("eventType" = Option<String>, Query, description = "Of this type; `order.*` is everything below `order`"),
         ("cause" = Option<String>, Query, description = "Given up for this: `rejected`, `expired`"),
-        ("state" = Option<String>, Query, description = "`open`, `rewound` or `discarded`", pattern = "^(open|rewound|discarded)$"),
+        ("state" = Option<String>, Query, description = "`open`, `rewound`, `discarded` or `erased`", pattern = "^(open|rewound|discarded|erased)$"),
         ("since" = Option<String>, Query, description = "Given up at this time or later, RFC 3339", format = DateTime),
         ("until" = Option<String>, Query, description = "Given up before this time, RFC 3339", format = DateTime),
         ("limit" = Option<u16>, Query, description = "Entries at most, 50 if it is left out", minimum = 1, maximum = 250),

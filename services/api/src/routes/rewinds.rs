@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use laneway_store::dead_letters::Selection;
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
-    self as store, Action, MAX_NAMED, NewRewind, State as Stage, outbox_is_read, rewind_change,
-    rewind_create, rewind_get, rewind_preview, rewinds_list,
+    self as store, Action, MAX_NAMED, NewRewind, Refusal, State as Stage, rewind_change,
+    rewind_create, rewind_get, rewind_preview, rewind_refusal, rewinds_list,
 };
 use laneway_wire::{DeliveryId, RewindId};
 use serde::Serialize;
@@ -59,7 +59,7 @@ pub(crate) struct NewRewindBody {
     key: Option<String>,
     /// Of this type; `order.*` is everything below `order`.
     event_type: Option<String>,
-    /// Given up for this: `rejected`, `expired`.
+    /// Given up for this: `rejected`, `expired`, `erased`.
     cause: Option<String>,
     /// Given up at this time or later; of a replay, events emitted at this time or later, and required.
     #[schema(format = DateTime)]
@@ -170,22 +170,19 @@ pub(crate) async fn create_rewind(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let new = read(&body)?;
+    let count = || rewind_preview(app.pool(), access.tenant, new.action, &new.selection);
     if new.dry_run {
-        let preview = rewind_preview(app.pool(), access.tenant, new.action, &new.selection).await?;
-        return Ok(Json(RewindPreview::from(preview)).into_response());
+        return Ok(Json(RewindPreview::from(count().await?)).into_response());
     }
     let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };
-    if new.action != Action::Discard && !outbox_is_read(app.pool()).await? {
-        return Err(problem::OUTBOX_NOT_READ.problem());
-    }
-    if new.action == Action::Replay {
-        let preview = rewind_preview(app.pool(), access.tenant, new.action, &new.selection).await?;
-        if preview.matched == 0 && preview.unavailable > 0 {
-            return Err(problem::NOTHING_TO_REPLAY.problem());
-        }
+    let preview = count().await?;
+    match rewind_refusal(app.pool(), new.action, &preview).await? {
+        Some(Refusal::OutboxNotRead) => return Err(problem::OUTBOX_NOT_READ.problem()),
+        Some(Refusal::NothingToReplay) => return Err(problem::NOTHING_TO_REPLAY.problem()),
+        None => {}
     }
     let actor = access.actor();
     let made = rewind_create(
@@ -196,6 +193,7 @@ pub(crate) async fn create_rewind(
             reason: &new.reason,
             actor: &actor,
         },
+        &preview,
     )
     .await?;
     CREATE.finish(&app, work, &Rewind::from(made)).await

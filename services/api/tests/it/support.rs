@@ -211,6 +211,7 @@ pub(crate) async fn dead_letter(
             created_at: Timestamp(1),
             replay: 0,
             replay_of: None,
+            erased: false,
         },
         payload: br#"{"card": 4711}"#.as_slice().into(),
     };

@@ -15,8 +15,8 @@ use laneway_store::dead_letters::{
 };
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
-    self, Action, MAX_NAMED, NewRewind, Preview, State, outbox_is_read, rewind_change,
-    rewind_create, rewind_get, rewind_preview, rewinds_list,
+    self, Action, MAX_NAMED, NewRewind, Preview, Refusal, State, rewind_change, rewind_create,
+    rewind_get, rewind_preview, rewind_refusal, rewinds_list,
 };
 use laneway_store::{Pool, deliveries};
 use laneway_wire::{RewindId, TenantId, Timestamp};
@@ -46,6 +46,7 @@ pub(super) async fn dead_letters(
                 DeadState::Open => Dead::Open,
                 DeadState::Rewound => Dead::Rewound,
                 DeadState::Discarded => Dead::Discarded,
+                DeadState::Erased => Dead::Erased,
             });
             let rows = dead_letters_list(&pool, project, &selection, state, None, limit).await?;
             let columns = [
@@ -159,29 +160,18 @@ async fn command_to(
         return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
     }
     output.say(&told(action, &preview));
-    if preview.matched == 0 && preview.unavailable > 0 {
-        let message =
-            "nothing_to_replay: what was delivered is not in the control database's outbox";
-        return Err(Failure::new(ExitCode::Refused, message).hint(
-            "events of other source databases, and those older than relay.window, are not replayed",
-        ));
+    if let Some(refusal) = rewind_refusal(pool, action, &preview).await? {
+        return Err(refused(refusal));
     }
     if preview.matched == 0 {
         return Ok(());
-    }
-    if action != Action::Discard && !outbox_is_read(pool).await? {
-        let message =
-            "outbox_not_read: no relay has read the control database's outbox for five minutes";
-        return Err(Failure::new(ExitCode::Refused, message).hint(
-            "start `laneway relay`; if it lists sources, the control database has to be among them",
-        ));
     }
     if !how.yes {
         confirm(action, &preview, output)?;
     }
     let mut work = Work::begin(pool, project).await?;
     let new = NewRewind { action, selection, reason: &reason, actor: &how.actor };
-    let made = rewind_create(&mut work, new).await?;
+    let made = rewind_create(&mut work, new, &preview).await?;
     work.commit(&Answer { status: 202, body: Vec::new() }, None).await?;
     if how.no_wait {
         return output.made(&made.id.to_string(), fields(&made));
@@ -189,6 +179,20 @@ async fn command_to(
     output
         .say(&format!("command {} is written; Ctrl-C ends the waiting, not the command", made.id));
     watch(pool, made.id, output).await
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    let (message, hint) = match refusal {
+        Refusal::NothingToReplay => (
+            "nothing_to_replay: what was delivered is not in the control database's outbox",
+            "events of other source databases, and those older than relay.window, are not replayed",
+        ),
+        Refusal::OutboxNotRead => (
+            "outbox_not_read: no relay has read the control database's outbox for five minutes",
+            "start `laneway relay`; if it lists sources, the control database has to be among them",
+        ),
+    };
+    Failure::new(ExitCode::Refused, message).hint(hint)
 }
 
 /// What a command would do, in a line for people.

@@ -4,6 +4,7 @@ mod audit;
 mod config;
 mod dead;
 mod endpoints;
+mod erase;
 mod inspect;
 mod install;
 mod services;
@@ -44,6 +45,7 @@ pub(crate) async fn run(cli: Cli) -> Result {
         Command::Unknowns(command) => inspect::unknowns(command, &origins, output).await,
         Command::DeadLetters(command) => dead::dead_letters(command, &origins, output).await,
         Command::Rewind(command) => dead::rewind(command, &origins, output).await,
+        Command::Erase(command) => erase::run(command, &origins, output).await,
         Command::Audit { window, settled, database } => {
             audit::run(Scope { window, settled }, &database, &origins, output).await
         }

@@ -260,6 +260,7 @@ async fn three_dead_letters(installed: &Installed) -> Vec<String> {
                 created_at: laneway_wire::Timestamp(1),
                 replay: 0,
                 replay_of: None,
+                erased: false,
             },
             payload: b"{\"card\": 4711}".as_slice().into(),
         };
@@ -342,4 +343,28 @@ async fn a_command_over_dead_letters_is_counted_confirmed_written_and_audited() 
     let mut args = nothing.to_vec();
     args.extend(["--reason", "old"]);
     assert!(installed.run(&args).err().contains("matched 0"));
+}
+
+#[tokio::test]
+async fn an_erasure_is_counted_confirmed_written_and_joined() {
+    let installed = Installed::new().await;
+    let deliveries = three_dead_letters(&installed).await;
+    let project = installed.project.clone();
+    let erase = ["erase", "--project", &project];
+    let counted = json(&installed.run(&[&erase[..], &["--dry-run", "-o", "json"]].concat()).ok());
+    assert_eq!(
+        (&counted["deadLetters"], &counted["parked"]),
+        (&deliveries.len().into(), &0.into())
+    );
+    let why = ["--reason", "they asked", "--actor", "ada", "--no-wait"];
+    installed.run(&[&erase[..], &why].concat()).fails(4);
+    let none = "SELECT count(*) FROM laneway_control.erasures";
+    assert_eq!(installed.sql(none).await[0][0].as_deref(), Some("0"));
+    let made = [&erase[..], &why, &["--yes", "-o", "json"]].concat();
+    let first = json(&installed.run(&made).ok());
+    let second = json(&installed.run(&made).ok());
+    assert_eq!(first["erasureId"], second["erasureId"], "the same is not begun twice");
+    let audit = installed.sql("SELECT actor, action FROM laneway_control.audit_log").await;
+    let texts: Vec<&str> = audit[0].iter().flatten().map(String::as_str).collect();
+    assert_eq!((audit.len(), texts), (1, vec!["ada", "erasure.begin"]));
 }

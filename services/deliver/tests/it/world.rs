@@ -217,6 +217,7 @@ impl World {
                 created_at: Timestamp(chrono_now()),
                 replay: 0,
                 replay_of: None,
+                erased: false,
             },
             payload: Bytes::from(format!(r#"{{"row":{row}}}"#)),
         }

@@ -3,17 +3,18 @@
 use crate::world::{LIMIT, World};
 use laneway_store::dead_letters::Selection;
 use laneway_store::idempotency::{Answer, Work};
-use laneway_store::rewinds::{Action, NewRewind, State, rewind_create, rewind_get};
+use laneway_store::rewinds::{Action, NewRewind, State, rewind_create, rewind_get, rewind_preview};
 use laneway_testkit::wait_for;
 use std::time::Duration;
 
 const ROWS: &str = "SELECT count(*)::text FROM laneway.outbox";
 
 async fn command(world: &World, action: Action) -> laneway_wire::RewindId {
-    let mut work = Work::begin(&world.pool, world.tenant).await.unwrap();
     let selection = Selection::default();
+    let preview = rewind_preview(&world.pool, world.tenant, action, &selection).await.unwrap();
+    let mut work = Work::begin(&world.pool, world.tenant).await.unwrap();
     let new = NewRewind { action, selection: &selection, reason: "fixed", actor: "ann" };
-    let made = rewind_create(&mut work, new).await.unwrap();
+    let made = rewind_create(&mut work, new, &preview).await.unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
     made.id
 }

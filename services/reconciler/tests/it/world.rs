@@ -171,6 +171,7 @@ impl World {
                 created_at: Timestamp(1_796_000_000_000),
                 replay: 0,
                 replay_of: None,
+                erased: false,
             },
             payload: format!("{{\"n\":{number}}}").into(),
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
 
 mod database;
+mod erasing;
 mod horizon;
 mod properties;
 mod rules;

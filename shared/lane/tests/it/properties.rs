@@ -59,8 +59,11 @@ fn step(world: &mut World, number: u32, faults: bool, fresh: &dyn Fn() -> Core) 
         90 | 91 => {
             let lanes: Vec<_> = world.order.keys().copied().collect();
             if !lanes.is_empty() {
-                let verdict =
-                    if detail % 2 == 0 { Verdict::Delivered } else { Verdict::NotApplied };
+                let verdict = match detail % 5 {
+                    0 | 1 => Verdict::Delivered,
+                    2 | 3 => Verdict::NotApplied,
+                    _ => Verdict::Erase { before: world.now },
+                };
                 world.command(lanes[pick(lanes.len())], verdict);
             }
         }

@@ -381,6 +381,7 @@ fn an_unknown_of_a_hold_endpoint_waits_for_a_word() {
                 assert_eq!(world.db.commands_done[&command], "released");
                 assert_eq!(world.sent(), [first, first], "and time on hold is no trying time");
             }
+            Verdict::Erase { .. } => unreachable!("not among the words above"),
         }
         let again = world.command(lane, verdict);
         world.pump();

@@ -186,11 +186,26 @@ impl World {
 
     /// Appends a new event to the log; `gap` offsets are skipped before it.
     pub(crate) fn publish(&mut self, endpoint: u128, key: &str, gap: i64) -> DeliveryId {
+        self.publish_as(endpoint, key, gap, |record| record)
+    }
+
+    /// The same with an event whose payload was erased.
+    pub(crate) fn publish_erased(&mut self, endpoint: u128, key: &str) -> DeliveryId {
+        self.publish_as(endpoint, key, 0, |record| record.erased())
+    }
+
+    fn publish_as(
+        &mut self,
+        endpoint: u128,
+        key: &str,
+        gap: i64,
+        made: fn(Record) -> Record,
+    ) -> DeliveryId {
         self.events += 1;
         let endpoint = endpoint_id(endpoint);
         let event = EventId::from_uuid(Uuid::from_u128(self.events << 70 | self.events));
         let delivery = DeliveryId::first(event, endpoint);
-        let record = Arc::new(Record {
+        let record = Arc::new(made(Record {
             head: Head {
                 generation: 1,
                 delivery: delivery.as_uuid(),
@@ -208,9 +223,10 @@ impl World {
                 created_at: self.now,
                 replay: 0,
                 replay_of: None,
+                erased: false,
             },
             payload: Bytes::from_static(&[b'x'; 40]),
-        });
+        }));
         let lane = record.head.lane();
         self.order.entry(lane).or_default().push(delivery);
         self.records.insert(delivery, (lane, record.clone()));

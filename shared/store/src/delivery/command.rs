@@ -1,6 +1,6 @@
-//! What people decided about unknown outcomes (design 5.8): read here, applied by the owner in a settle group.
+//! What people decided about unknown outcomes and about lanes that are to be erased (design 5.8): read here, applied by the owner in a settle group.
 
-use super::value::{lane_and_endpoint, parked_event};
+use super::value::{lane_and_endpoint, loaded, parked_event};
 use crate::{Error, Pool};
 use laneway_lane::{CommandId, ParkedEvent, Partition, Verdict};
 use laneway_wire::LaneId;
@@ -30,7 +30,7 @@ pub async fn commands_open(
     const DOING: &str = "reading open commands";
     let own: Vec<i32> = partitions.iter().map(|partition| partition.cast_signed()).collect();
     let rows = sqlx::query(
-        "SELECT c.command_id, m.partition, c.lane, c.verdict, e.record IS NOT NULL AS found, l.endpoint_id, l.due, \
+        "SELECT c.command_id, m.partition, c.lane, c.verdict, c.before, e.record IS NOT NULL AS found, l.endpoint_id, l.due, \
            l.unknown, greatest(l.clock_from, 'epoch') AS clock_from, e.generation, e.moves, e.log_offset, \
            e.first_held, e.attempts, e.record, false AS settled, \
            EXISTS (SELECT FROM laneway_control.intents i WHERE i.delivery_id = e.delivery_id) AS open_intent \
@@ -49,19 +49,22 @@ pub async fn commands_open(
     .map_err(Error::doing(DOING))?;
     let mut commands = Vec::with_capacity(rows.len());
     for row in rows {
-        let read = || -> Result<(i64, i32, Vec<u8>, String, bool), sqlx::Error> {
+        let read = || -> Result<(i64, i32, Vec<u8>, String, Option<_>, bool), sqlx::Error> {
             Ok((
                 row.try_get("command_id")?,
                 row.try_get("partition")?,
                 row.try_get("lane")?,
                 row.try_get("verdict")?,
+                row.try_get("before")?,
                 row.try_get("found")?,
             ))
         };
-        let (command, partition, lane, verdict, found) = read().map_err(Error::doing(DOING))?;
-        let verdict = match verdict.as_str() {
-            "delivered" => Verdict::Delivered,
-            "not_applied" => Verdict::NotApplied,
+        let (command, partition, lane, verdict, before, found) =
+            read().map_err(Error::doing(DOING))?;
+        let verdict = match (verdict.as_str(), before) {
+            ("delivered", _) => Verdict::Delivered,
+            ("not_applied", _) => Verdict::NotApplied,
+            ("erase", Some(before)) => Verdict::Erase { before: loaded(before) },
             _ => return Err(Error::Stored { what: "verdict", value: verdict }),
         };
         let head = if found {

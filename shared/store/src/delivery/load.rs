@@ -131,7 +131,7 @@ pub async fn parked_due_load(
     Ok(DueLoad { heads, more, next_due: if more { None } else { next } })
 }
 
-/// Events of `lane` behind `after` in order of position, `limit` at most.
+/// Events of `lane` behind `after`, or from its head on, in order of position, `limit` at most.
 pub async fn parked_page_load(
     pool: &Pool,
     lane: LaneId,
@@ -143,7 +143,8 @@ pub async fn parked_page_load(
     // One row more than asked for says whether there are more.
     let rows = sqlx::query(
         concat!(
-            "SELECT false AS unknown, ", parked_event_columns!(), ", \
+            "SELECT l.unknown AND $4::bigint < 0 AND row_number() OVER \
+             (ORDER BY e.generation, e.moves, e.log_offset) = 1 AS unknown, ", parked_event_columns!(), ", \
            sum(octet_length(e.record)) OVER (ORDER BY e.generation, e.moves, e.log_offset) \
              - octet_length(e.record) AS before \
          FROM (SELECT * FROM laneway_control.parked_events WHERE lane = $1 \

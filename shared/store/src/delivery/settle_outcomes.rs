@@ -14,6 +14,8 @@ use uuid::Uuid;
 const FIRST_KEPT: u32 = 10;
 /// And from its end.
 const LAST_KEPT: u32 = 20;
+/// Given up because its payload is erased: there is nothing to be kept, and nothing that a person could do.
+const ERASED: &str = "erased";
 
 #[derive(Default)]
 pub(super) struct Intents {
@@ -220,6 +222,7 @@ impl Dead {
         first_held: Timestamp,
     ) {
         let head = &record.head;
+        let erased = reason == ERASED;
         self.tenant.push(head.tenant);
         self.delivery.push(head.delivery);
         self.event.push(head.event);
@@ -230,7 +233,7 @@ impl Dead {
         self.reason.push(reason);
         self.attempts.push(count(attempts));
         self.status.push(status(last_status));
-        self.record.push(record.encode().into());
+        self.record.push(if erased { record.erased().encode() } else { record.encode() }.into());
         self.first_held.push(stored(first_held));
     }
 
@@ -240,8 +243,10 @@ impl Dead {
         }
         sqlx::query(
             "INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, user_key, \
-               event_type, reason, attempts, last_status, record, first_held, first_class, last_class) \
-             SELECT n.*, \
+               event_type, reason, attempts, last_status, record, first_held, state, erased_at, closed_at, first_class, \
+               last_class) \
+             SELECT n.*, CASE WHEN n.reason = $13 THEN 'erased' ELSE 'open' END, \
+               CASE WHEN n.reason = $13 THEN now() END, CASE WHEN n.reason = $13 THEN now() END, \
                (SELECT class FROM laneway_control.attempts a WHERE a.delivery_id = n.delivery_id \
                  ORDER BY number, id LIMIT 1), \
                (SELECT class FROM laneway_control.attempts a WHERE a.delivery_id = n.delivery_id \
@@ -264,6 +269,7 @@ impl Dead {
         .bind(&self.status)
         .bind(&self.record)
         .bind(&self.first_held)
+        .bind(ERASED)
         .execute(connection)
         .await
         .map_err(Error::doing("recording dead letters"))?;

@@ -36,6 +36,8 @@ pub struct OutboxRow {
     pub created_at: Timestamp,
     /// What it repeats, if it is a rewind.
     pub rewind: Option<Rewind>,
+    /// Its payload was erased after it had been published: what is published of it again is not to be sent.
+    pub erased: bool,
 }
 
 impl OutboxRow {
@@ -181,7 +183,7 @@ pub async fn batch_page(
             sqlx::query(
                 "WITH page AS MATERIALIZED (SELECT * FROM ( \
                     (SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                            created_at, rewind \
+                            created_at, rewind, erased \
                      FROM laneway.outbox WHERE shard = $1 AND id > $2 AND id BETWEEN $3 AND $4 \
                         AND xid >= $5::text::xid8 AND xid < $6::text::xid8 \
                         AND pg_visible_in_snapshot(xid, $7::text::pg_snapshot) \
@@ -189,7 +191,7 @@ pub async fn batch_page(
                     UNION ALL \
                     (SELECT late.* FROM unnest($9::text[]) AS x (xid), LATERAL ( \
                         SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                               created_at, rewind \
+                               created_at, rewind, erased \
                         FROM laneway.outbox WHERE shard = $1 AND xid <= x.xid::xid8 \
                             AND (xid, id) > (x.xid::xid8, greatest($2, $10)) \
                             AND pg_visible_in_snapshot(xid, $7::text::pg_snapshot) \
@@ -198,7 +200,7 @@ pub async fn batch_page(
                         sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before \
                     FROM page) \
                  SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                        (extract(epoch FROM created_at) * 1000)::bigint, rewind, total \
+                        (extract(epoch FROM created_at) * 1000)::bigint, rewind, total, erased \
                  FROM sized WHERE before <= $11 ORDER BY id",
             )
             .bind(shard.db())
@@ -219,13 +221,13 @@ pub async fn batch_page(
             sqlx::query(
                 "WITH page AS MATERIALIZED ( \
                     SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                           created_at, rewind \
+                           created_at, rewind, erased \
                     FROM laneway.outbox WHERE shard = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4), \
                  sized AS (SELECT *, count(*) OVER () AS total, \
                         sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before \
                     FROM page) \
                  SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
-                        (extract(epoch FROM created_at) * 1000)::bigint, rewind, total \
+                        (extract(epoch FROM created_at) * 1000)::bigint, rewind, total, erased \
                  FROM sized WHERE before <= $5 ORDER BY id",
             )
             .bind(shard.db())
@@ -251,7 +253,7 @@ pub async fn rows_by_id(pool: &Pool, shard: Shard, ids: &[i64]) -> Result<Vec<Ou
     const DOING: &str = "reading held rows";
     let rows = sqlx::query(
         "SELECT o.id, o.event_id, o.tenant, o.type, o.user_key, o.payload, o.content_type, o.headers, \
-                o.traceparent, (extract(epoch FROM o.created_at) * 1000)::bigint, o.rewind \
+                o.traceparent, (extract(epoch FROM o.created_at) * 1000)::bigint, o.rewind, o.erased \
          FROM unnest($2::bigint[]) AS i (id), LATERAL ( \
             SELECT * FROM laneway.outbox WHERE shard = $1 AND id = i.id) AS o ORDER BY o.id",
     )
@@ -332,6 +334,7 @@ fn outbox_row(row: &PgRow) -> Result<OutboxRow, Error> {
                 number: stored.number,
                 of: DeliveryId::from_uuid(stored.of),
             }),
+            erased: row.try_get("erased")?,
         })
     }
     read(row).map_err(Error::doing(DOING))

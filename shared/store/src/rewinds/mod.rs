@@ -125,39 +125,21 @@ pub struct Preview {
 }
 
 /// What a replay means, as columns of a preview: what is in the log, and last what was delivered since then and is not.
-/// `$1` to `$6` are bound by [`bind_replay!`].
-macro_rules! replay_count {
-    () => {
-        "WITH log AS MATERIALIZED ( \
-           SELECT laneway_control.first_delivery_id(o.event_id, $2) AS delivery, \
-             $5::text IS NULL OR o.type = $5 OR (right($5, 2) = '.*' AND starts_with(o.type, left($5, -1))) AS meant \
-           FROM laneway.outbox o WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
-             AND o.created_at >= $6 AND o.tenant = $1 AND o.rewind IS NULL LIMIT $4), \
-         sent AS MATERIALIZED (SELECT i.delivery_id, i.settled_at FROM laneway_control.inbox i \
-           WHERE i.tenant_id = $1 AND i.endpoint_id = $2 AND i.outcome = 1 AND i.delivery_id >= $3 LIMIT $4), \
-         kept AS (SELECT s.settled_at FROM sent s \
-           WHERE EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id AND l.meant)), \
-         gone AS (SELECT count(*) AS unavailable FROM sent s \
-           WHERE NOT EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id) \
-             AND NOT EXISTS (SELECT FROM laneway_control.rewound w WHERE w.delivery_id = s.delivery_id)) \
-         SELECT count(*) AS matched, count(*), 0::bigint, (count(*) > 0)::int::bigint, 0::bigint, min(settled_at), \
-           max(settled_at), (SELECT unavailable FROM gone) FROM kept"
-    };
-}
-
-macro_rules! bind_replay {
-    ($query:expr, $tenant:expr, $selection:expr) => {{
-        let selection: &Selection = $selection;
-        let since = selection.since.unwrap_or_default();
-        $query
-            .bind($tenant.as_uuid())
-            .bind(selection.endpoint.map(|id| id.as_uuid()))
-            .bind(first_id(since))
-            .bind(MAX_COUNT)
-            .bind(selection.event_type.as_deref())
-            .bind(crate::delivery::value::stored(since))
-    }};
-}
+/// `$1` to `$6`: tenant, endpoint, the smallest id that it can have, [`MAX_COUNT`], type, moment.
+const REPLAY_COUNT: &str = "WITH log AS MATERIALIZED ( \
+   SELECT laneway_control.first_delivery_id(o.event_id, $2) AS delivery, \
+     $5::text IS NULL OR o.type = $5 OR (right($5, 2) = '.*' AND starts_with(o.type, left($5, -1))) AS meant \
+   FROM laneway.outbox o WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
+     AND o.created_at >= $6 AND o.tenant = $1 AND o.rewind IS NULL AND NOT o.erased LIMIT $4), \
+ sent AS MATERIALIZED (SELECT i.delivery_id, i.settled_at FROM laneway_control.inbox i \
+   WHERE i.tenant_id = $1 AND i.endpoint_id = $2 AND i.outcome = 1 AND i.delivery_id >= $3 LIMIT $4), \
+ kept AS (SELECT s.settled_at FROM sent s \
+   WHERE EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id AND l.meant)), \
+ gone AS (SELECT count(*) AS unavailable FROM sent s \
+   WHERE NOT EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id) \
+     AND NOT EXISTS (SELECT FROM laneway_control.rewound w WHERE w.delivery_id = s.delivery_id)) \
+ SELECT count(*) AS matched, count(*), 0::bigint, (count(*) > 0)::int::bigint, 0::bigint, min(settled_at), \
+   max(settled_at), (SELECT unavailable FROM gone) FROM kept";
 
 /// Whether a relay reads the control database's outbox, by the relays' own word of the last five minutes: what a rewind
 /// or a replay writes there goes nowhere without.
@@ -195,7 +177,14 @@ pub async fn rewind_preview(
                 .await
         }
         Action::Replay => {
-            bind_replay!(sqlx::query(replay_count!()), tenant, selection)
+            let since = selection.since.unwrap_or_default();
+            sqlx::query(REPLAY_COUNT)
+                .bind(tenant.as_uuid())
+                .bind(selection.endpoint.map(|id| id.as_uuid()))
+                .bind(first_id(since))
+                .bind(MAX_COUNT)
+                .bind(selection.event_type.as_deref())
+                .bind(crate::delivery::value::stored(since))
                 .fetch_one(pool.inner())
                 .await
         }
@@ -220,63 +209,88 @@ pub async fn rewind_preview(
     read().map_err(Error::doing(DOING))
 }
 
-/// Writes a command and its audit entry. One that means nothing is done at once. A dead letter that comes later does
-/// not belong to it.
-pub async fn rewind_create(work: &mut Work, new: NewRewind<'_>) -> Result<Rewind, Error> {
+/// Why a command that would send something is not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Deliveries are meant, and none of their events is in the control database's outbox.
+    NothingToReplay,
+    /// No relay reads the control database's outbox: what the command writes there would go nowhere.
+    OutboxNotRead,
+}
+
+/// Whether a command whose preview is this is to be refused. A discard sends nothing, and a command that means nothing is
+/// done at once.
+pub async fn rewind_refusal(
+    pool: &Pool,
+    action: Action,
+    preview: &Preview,
+) -> Result<Option<Refusal>, Error> {
+    if preview.matched == 0 {
+        let elsewhere = preview.unavailable > 0;
+        return Ok(elsewhere.then_some(Refusal::NothingToReplay));
+    }
+    let goes_out = action == Action::Discard || outbox_is_read(pool).await?;
+    Ok((!goes_out).then_some(Refusal::OutboxNotRead))
+}
+
+/// Writes a command, whose preview was this, and its audit entry. One that means nothing is done at once. A dead letter
+/// that comes later does not belong to it.
+pub async fn rewind_create(
+    work: &mut Work,
+    new: NewRewind<'_>,
+    preview: &Preview,
+) -> Result<Rewind, Error> {
     const DOING: &str = "writing a command";
     let tenant = work.tenant();
-    let id = Uuid::now_v7();
-    let selection = sqlx::types::Json(new.selection);
-    let row = match new.action {
+    // How many are meant, the place before the first, and the last place that can be.
+    let (matched, position, until): (i64, i64, i64) = match new.action {
         Action::Rewind | Action::Discard => {
-            let query = sqlx::query(concat!(
-                "WITH meant AS (SELECT count(*) AS matched, coalesce(max(d.place), 0) AS until, \
-                   coalesce(min(d.place), 0) - 1 AS position \
+            let query = sqlx::query_as(concat!(
+                "SELECT count(*), coalesce(min(d.place), 0) - 1, coalesce(max(d.place), 0) \
                  FROM laneway_control.dead_letters d WHERE d.tenant_id = $1 AND ",
                 selected!(),
                 " AND d.state = 'open' AND ($10 OR EXISTS (SELECT FROM laneway_control.endpoints e \
-                   WHERE e.tenant_id = $1 AND e.endpoint_id = d.endpoint_id AND e.state <> 'deleted'))) \
-                 INSERT INTO laneway_control.rewinds AS r (tenant_id, rewind_id, action, selection, reason, actor, \
-                   matched, position, until, state, finished_at) \
-                 SELECT $1, $11, $12, $13, $14, $15, matched, position, until, \
-                   CASE WHEN matched = 0 THEN 'done' ELSE 'running' END, CASE WHEN matched = 0 THEN now() END \
-                 FROM meant RETURNING r.*"
+                   WHERE e.tenant_id = $1 AND e.endpoint_id = d.endpoint_id AND e.state <> 'deleted'))"
             ))
             .bind(tenant.as_uuid());
             bind_selection!(query, new.selection)
                 .bind(new.action == Action::Discard)
-                .bind(id)
-                .bind(new.action.as_str())
-                .bind(selection)
-                .bind(new.reason)
-                .bind(new.actor)
                 .fetch_one(work.connection())
                 .await
         }
         // The last row of the outbox that is visible now is the last that can have been delivered.
         Action::Replay => {
-            let query = sqlx::query(concat!(
-                "WITH counted AS (",
-                replay_count!(),
-                "), log AS (SELECT coalesce(max(id), 0) AS until, coalesce(min(id), 0) - 1 AS position \
-                   FROM laneway.outbox WHERE shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
-                     AND created_at >= $6) \
-                 INSERT INTO laneway_control.rewinds AS r (tenant_id, rewind_id, action, selection, reason, actor, \
-                   matched, position, until, state, finished_at) \
-                 SELECT $1, $7, $8, $9, $10, $11, matched, position, until, \
-                   CASE WHEN until = 0 THEN 'done' ELSE 'running' END, CASE WHEN until = 0 THEN now() END \
-                 FROM counted, log RETURNING r.*"
-            ));
-            bind_replay!(query, tenant, new.selection)
-                .bind(id)
-                .bind(new.action.as_str())
-                .bind(selection)
-                .bind(new.reason)
-                .bind(new.actor)
-                .fetch_one(work.connection())
-                .await
+            sqlx::query_as(
+                "SELECT $3::bigint, coalesce(min(id), 0) - 1, coalesce(max(id), 0) FROM laneway.outbox \
+                 WHERE shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 AND created_at >= $2",
+            )
+            .bind(tenant.as_uuid())
+            .bind(crate::delivery::value::stored(new.selection.since.unwrap_or_default()))
+            .bind(i64::try_from(preview.matched).unwrap_or(i64::MAX))
+            .fetch_one(work.connection())
+            .await
         }
     }
+    .map_err(Error::doing(DOING))?;
+    let over = if new.action == Action::Replay { until == 0 } else { matched == 0 };
+    let row = sqlx::query(
+        "INSERT INTO laneway_control.rewinds AS r (tenant_id, rewind_id, action, selection, reason, actor, matched, \
+           position, until, state, finished_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $10 THEN 'done' ELSE 'running' END, \
+           CASE WHEN $10 THEN now() END) RETURNING r.*",
+    )
+    .bind(tenant.as_uuid())
+    .bind(Uuid::now_v7())
+    .bind(new.action.as_str())
+    .bind(sqlx::types::Json(new.selection))
+    .bind(new.reason)
+    .bind(new.actor)
+    .bind(matched)
+    .bind(position)
+    .bind(until)
+    .bind(over)
+    .fetch_one(work.connection())
+    .await
     .map_err(Error::doing(DOING))?;
     let made = read(&row)?;
     let action = match new.action {

@@ -3,6 +3,7 @@
 use super::{Action, Rewind, read};
 use crate::dead_letters::{bind_selection, decode, selected};
 use crate::delivery::value::stored;
+use crate::erasures::erasure_keeps_out;
 use crate::relay::{self, StoredRewind};
 use crate::{Error, Pool};
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, Record};
@@ -34,7 +35,8 @@ struct Page {
 }
 
 /// Works off one page of the running command that was worked on least recently; `None` if there is none to be had.
-/// Commands of one project come one after the other, so that what one sends again stays in its order.
+/// Commands of one project come one after the other, so that what one sends again stays in its order, and none while
+/// something of the project is being erased: what is copied in the middle of that would outlive it.
 ///
 /// A page that fails did not happen. Its command says so ([`Rewind::error`]) and has its next turn behind all others; if
 /// the same would come of it again, only after half a minute.
@@ -70,7 +72,9 @@ async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Option<Step>, E
     let mut transaction = pool.begin().await?;
     let row = sqlx::query(
         "SELECT r.* FROM laneway_control.rewinds r WHERE r.state = 'running' \
-           AND (r.retry_at IS NULL OR r.retry_at <= now()) AND NOT EXISTS ( \
+           AND (r.retry_at IS NULL OR r.retry_at <= now()) \
+           AND NOT EXISTS (SELECT FROM laneway_control.erasures e WHERE e.tenant_id = r.tenant_id AND e.phase < 3) \
+           AND NOT EXISTS ( \
            SELECT FROM laneway_control.rewinds o WHERE o.tenant_id = r.tenant_id AND o.state = 'running' \
              AND o.rewind_id < r.rewind_id) \
          ORDER BY r.updated_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED",
@@ -79,7 +83,11 @@ async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Option<Step>, E
     .await
     .map_err(Error::doing(DOING))?;
     let Some(row) = row else { return Ok(None) };
-    let rewind = begun.insert(read(&row)?);
+    let found = read(&row)?;
+    if erasure_keeps_out(&mut transaction, found.tenant).await? {
+        return Ok(None);
+    }
+    let rewind = begun.insert(found);
     let bounds = || -> Result<(i64, i64), sqlx::Error> {
         Ok((row.try_get("position")?, row.try_get("until")?))
     };
@@ -228,7 +236,7 @@ async fn replay_page(
         return Ok(Page { done: 0, skipped: 0, position: None });
     };
     let rows: Vec<(i64, Uuid, bool, i64)> = sqlx::query_as(
-        "SELECT o.id, o.event_id, o.tenant = $1 AND o.rewind IS NULL AND ($5::text IS NULL OR o.type = $5 \
+        "SELECT o.id, o.event_id, o.tenant = $1 AND o.rewind IS NULL AND NOT o.erased AND ($5::text IS NULL OR o.type = $5 \
              OR (right($5, 2) = '.*' AND starts_with(o.type, left($5, -1)))), octet_length(o.payload)::bigint \
          FROM laneway.outbox o WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
            AND o.id > $2 AND o.id <= $3 AND o.created_at >= $4 ORDER BY o.id LIMIT $6",

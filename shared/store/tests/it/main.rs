@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 mod delivery;
+mod erasures;
 mod migrations;
 mod pool;
 mod rewinds;

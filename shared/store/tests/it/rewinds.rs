@@ -57,9 +57,10 @@ fn tenant(world: &World) -> TenantId {
 }
 
 async fn command(world: &World, action: Action, selection: &Selection) -> Rewind {
+    let preview = rewind_preview(&world.pool, tenant(world), action, selection).await.unwrap();
     let mut work = Work::begin(&world.pool, tenant(world)).await.unwrap();
     let new = NewRewind { action, selection, reason: "they fixed it", actor: "ann" };
-    let made = rewind_create(&mut work, new).await.unwrap();
+    let made = rewind_create(&mut work, new, &preview).await.unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
     made
 }
@@ -324,7 +325,7 @@ async fn a_command_whose_page_always_fails_says_so_and_lets_the_others_pass() {
     let mut work = Work::begin(&world.pool, TenantId::from_uuid(tenant)).await.unwrap();
     let (action, selection) = (Action::Rewind, &all());
     let new = NewRewind { action, selection, reason: "theirs", actor: "eve" };
-    let theirs = rewind_create(&mut work, new).await.unwrap();
+    let theirs = rewind_create(&mut work, new, &preview).await.unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
 
     rewind_step(&world.pool).await.unwrap_err();

@@ -74,6 +74,7 @@ impl World {
                 created_at: Timestamp(self.now),
                 replay: 0,
                 replay_of: None,
+                erased: false,
             },
             payload: Bytes::from(vec![b'x'; self.producer.pick(&[10, 50, 200])]),
         };

@@ -4,7 +4,7 @@
 use crate::support::{Scene, by_delivery, drained};
 use anyhow::{Context, Result};
 use laneway_client::{Client, NewEvent};
-use laneway_system::{EndpointOptions, Options};
+use laneway_system::{EndpointOptions, Options, World};
 use laneway_testkit::{Behaviour, wait_for};
 use laneway_wire::EventId;
 use serde_json::value::RawValue;
@@ -17,25 +17,25 @@ use tokio::task::JoinHandle;
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// Starts the process so that it stops at `point`; the file is there when it has.
-fn arm(scene: &mut Scene, service: &str, name: &str, point: &str) -> Result<PathBuf> {
-    let file = scene.world.dir.join(format!("at-{point}"));
+pub(crate) fn arm(world: &mut World, service: &str, name: &str, point: &str) -> Result<PathBuf> {
+    let file = world.dir.join(format!("at-{point}"));
     let path = file.display().to_string();
     let envs = [("LANEWAY_FAILPOINT", point), ("LANEWAY_FAILPOINT_FILE", path.as_str())];
-    scene.world.spawn(service, name, &envs)?;
+    world.spawn(service, name, &envs)?;
     Ok(file)
 }
 
 /// Waits until the process has stopped itself at its point, and kills it there.
-async fn kill_there(scene: &mut Scene, name: &str, file: &Path) -> Result<()> {
+pub(crate) async fn kill_there(world: &mut World, name: &str, file: &Path) -> Result<()> {
     let reached = tokio::time::timeout(LIMIT, async {
         while !file.exists() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
     if reached.await.is_err() {
-        anyhow::bail!("{} was not reached: {}", file.display(), scene.world.tails());
+        anyhow::bail!("{} was not reached: {}", file.display(), world.tails());
     }
-    assert!(scene.world.kill(name), "it was killed there");
+    assert!(world.kill(name), "it was killed there");
     Ok(())
 }
 
@@ -57,10 +57,10 @@ async fn an_api_killed_at_any_point_makes_one_event_for_each_key() -> Result<()>
     scene.services(1).await?;
     for point in ["A1", "A2", "A3", "A4"] {
         scene.world.kill("api");
-        let file = arm(&mut scene, "api", "api", point)?;
+        let file = arm(&mut scene.world, "api", "api", point)?;
         scene.world.ready("api").await?;
         let posting = post(scene.world.client()?, point);
-        kill_there(&mut scene, "api", &file).await?;
+        kill_there(&mut scene.world, "api", &file).await?;
         assert!(posting.await?.is_err_and(|error| error.is_transient()), "{point}: no answer");
     }
     scene.world.up("api", "api").await?;
@@ -112,9 +112,9 @@ async fn a_relay_killed_at_any_point_repeats_nothing_at_a_receiver() -> Result<(
         "relay.between_pages",
         "relay.after_advance",
     ] {
-        let file = arm(&mut scene, "relay", "relay-1", point)?;
+        let file = arm(&mut scene.world, "relay", "relay-1", point)?;
         scene.emit(50, 10, 250).await?;
-        kill_there(&mut scene, "relay-1", &file).await?;
+        kill_there(&mut scene.world, "relay-1", &file).await?;
     }
     scene.world.up("relay", "relay-1").await?;
     drained(&scene).await?;
@@ -132,7 +132,7 @@ async fn a_deliver_killed_at_any_point_loses_and_reorders_nothing() -> Result<()
     });
     scene.world.up("relay", "relay-1").await?;
     for point in ["C1", "C2", "C3", "C4", "C7", "C8", "C9", "C10"] {
-        let file = arm(&mut scene, "deliver", "deliver-1", point)?;
+        let file = arm(&mut scene.world, "deliver", "deliver-1", point)?;
         scene.emit(50, 10, 250).await?;
         // A revocation needs somebody who joins.
         let guest = point == "C4";
@@ -140,7 +140,7 @@ async fn a_deliver_killed_at_any_point_loses_and_reorders_nothing() -> Result<()
             scene.world.ready("deliver-1").await?;
             scene.world.spawn("deliver", "deliver-guest", &[])?;
         }
-        kill_there(&mut scene, "deliver-1", &file).await?;
+        kill_there(&mut scene.world, "deliver-1", &file).await?;
         if guest {
             scene.world.stop("deliver-guest").await?;
         }
@@ -182,9 +182,9 @@ async fn killed_around_a_request_of_a_hold_endpoint_its_outcome_is_unknown() -> 
     scene.world.up("relay", "relay-1").await?;
 
     // C5: the intent is durable, the request is not begun.
-    let file = arm(&mut scene, "deliver", "deliver-1", "C5")?;
+    let file = arm(&mut scene.world, "deliver", "deliver-1", "C5")?;
     scene.emit(1, 2, 2).await?;
-    kill_there(&mut scene, "deliver-1", &file).await?;
+    kill_there(&mut scene.world, "deliver-1", &file).await?;
     scene.world.up("deliver", "deliver-1").await?;
     let delivery = held(&scene).await?;
     assert_eq!(sent(&scene), 0, "nobody sends what may have been sent");

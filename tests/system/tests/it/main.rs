@@ -4,11 +4,13 @@
 #![allow(clippy::disallowed_methods, reason = "tests")]
 
 mod crash;
+mod erasing;
 mod faults;
 mod isolation;
 mod kill_points;
 mod log_loss;
 mod lost_commits;
+mod reconciler_kills;
 mod restarts;
 mod rows;
 mod storm;

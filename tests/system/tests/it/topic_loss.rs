@@ -8,7 +8,7 @@ use laneway_testkit::wait_for;
 use std::sync::Arc;
 use std::time::Duration;
 
-async fn recreate(scene: &Scene) -> Result<()> {
+pub(crate) async fn recreate(scene: &Scene) -> Result<()> {
     let admin = Admin::new(&Connection::plaintext(&scene.world.kafka))?;
     admin.delete_topic(&scene.world.topic).await?;
     let spec = TopicSpec::new(&scene.world.topic, 4);
