@@ -35,11 +35,18 @@ const fn pending(why: &'static str, id: &'static str, what: &'static str) -> Pen
 const SYSTEM: &str = "laneway-system";
 const DELIVER: &str = "laneway-deliver";
 const COURIER: &str = "laneway-courier";
+const RECONCILER: &str = "laneway-reconciler";
+const STORE: &str = "laneway-store";
 
 /// The kill points of one process are one test: they share its world.
 const API: &[&str] = &["kill_points::an_api_killed_at_any_point_makes_one_event_for_each_key"];
 const RELAY: &[&str] = &["kill_points::a_relay_killed_at_any_point_repeats_nothing_at_a_receiver"];
 const POINTS: &[&str] = &["kill_points::a_deliver_killed_at_any_point_loses_and_reorders_nothing"];
+
+const ASKING: &[&str] = &[
+    "reconciler_kills::a_reconciler_killed_at_any_point_settles_each_unknown_once",
+    "lookups::reconcilers_that_die_settle_every_unknown_once",
+];
 
 /// Rows that are checked; most of them by every `make test` too.
 pub(crate) const CASES: &[Case] = &[
@@ -293,6 +300,80 @@ pub(crate) const CASES: &[Case] = &[
         DELIVER,
         &["unknowns::d30_a_failure_that_was_processed_is_sent_again_under_the_same_key"],
     ),
+    case("Q1", "reconciler killed after asking", SYSTEM, ASKING),
+    case("Q2", "reconciler killed after recording", SYSTEM, ASKING),
+    case(
+        "Q3",
+        "reconciler killed half-way through a rewind",
+        SYSTEM,
+        &[
+            "reconciler_kills::a_reconciler_killed_half_way_through_a_rewind_makes_one_series",
+            "rewinds::a_rewind_under_kills_makes_one_series_in_order",
+        ],
+    ),
+    case(
+        "I12",
+        "unknown is not failure, over the reconciler",
+        SYSTEM,
+        &[
+            "kill_points::killed_around_a_request_of_a_hold_endpoint_its_outcome_is_unknown",
+            "reconciler_kills::a_reconciler_killed_at_any_point_settles_each_unknown_once",
+        ],
+    ),
+    case(
+        "I13",
+        "quiet period",
+        RECONCILER,
+        &["lookups::nobody_asks_before_the_request_can_have_ended"],
+    ),
+    case(
+        "I14",
+        "verdicts",
+        RECONCILER,
+        &[
+            "lookups::only_a_definite_answer_settles_an_unknown",
+            "lookups::an_answer_that_comes_too_late_counts_for_nothing",
+            "reconciler_kills::a_reconciler_killed_at_any_point_settles_each_unknown_once",
+        ],
+    ),
+    case(
+        "I30",
+        "a dead letter unblocks",
+        STORE,
+        &[
+            "rules::a_rejected_payload_is_a_dead_letter_and_its_lane_goes_on",
+            "rewinds::a_rewind_sends_every_dead_letter_once_more_in_the_order_of_its_lane",
+        ],
+    ),
+    case(
+        "I31",
+        "rewind order",
+        RECONCILER,
+        &[
+            "rewinds::a_rewind_under_kills_makes_one_series_in_order",
+            "reconciler_kills::a_reconciler_killed_half_way_through_a_rewind_makes_one_series",
+        ],
+    ),
+    case(
+        "I32",
+        "rewind identity",
+        STORE,
+        &[
+            "rewinds::commands_at_once_make_one_series",
+            "rewinds::a_rewind_that_dies_again_is_rewound_with_the_next_number",
+        ],
+    ),
+    case("I33", "discard", STORE, &["rewinds::what_is_discarded_is_never_sent"]),
+    case(
+        "audit",
+        "outbox and inbox compared, also after unknown outcomes",
+        RECONCILER,
+        &[
+            "audit::a_row_that_is_deleted_is_found_and_named",
+            "audit::each_broken_promise_has_its_name",
+            "reconciler_kills::a_reconciler_killed_at_any_point_settles_each_unknown_once",
+        ],
+    ),
     // Those that follow take too long for every `make test`.
     case(
         "K2",
@@ -354,7 +435,6 @@ pub(crate) const CASES: &[Case] = &[
 
 const LONG: &str = "not of the rows for every make test: comes with the whole proof";
 const HEALTH: &str = "comes with endpoint health";
-const RECONCILER: &str = "comes with the reconciler";
 const TOTAL: &str = "comes with total order";
 const UPGRADE: &str = "comes with deployment on Kubernetes";
 const TRACES: &str = "comes with traces";
@@ -382,17 +462,6 @@ pub(crate) const PENDING: &[Pending] = &[
     pending(HEALTH, "I20", "no flood"),
     pending(HEALTH, "I23", "Retry-After"),
     pending(HEALTH, "I24", "410 and disabled"),
-    pending(RECONCILER, "Q1", "killed after asking"),
-    pending(RECONCILER, "Q2", "killed after recording"),
-    pending(RECONCILER, "Q3", "killed half-way through a rewind"),
-    pending(RECONCILER, "I12", "unknown is not failure, over the reconciler"),
-    pending(RECONCILER, "I13", "quiet period"),
-    pending(RECONCILER, "I14", "verdicts"),
-    pending(RECONCILER, "I30", "a dead letter unblocks"),
-    pending(RECONCILER, "I31", "rewind order"),
-    pending(RECONCILER, "I32", "rewind identity"),
-    pending(RECONCILER, "I33", "discard"),
-    pending(RECONCILER, "audit", "outbox and inbox compared"),
     pending(TOTAL, "I25", "sequence"),
     pending(TOTAL, "I26", "whole range"),
     pending(TOTAL, "I27", "waiting is free"),
