@@ -13,6 +13,7 @@ RATE ?= 20
 INPUT ?=
 # The run of faults that is part of `make test`.
 TEST_CHAOS := --seed 4 --minutes 5 --rate 10
+ONLY ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo show-unknown dev test check fmt lint deny doc bench sim sim-replay chaos faults clean run-relay run-deliver run-reconciler run-api
@@ -28,9 +29,9 @@ demo: setup ## real PostgreSQL and Kafka, faults, and a verdict as one line of J
 	@$(CARGO) build --locked -p laneway -p laneway-system --bin laneway --bin laneway-demo
 	@$(STACK) run .laneway/demo -- $(TARGET)/debug/laneway-demo $(if $(INPUT),--input '$(INPUT)')
 
-show-unknown: setup ## unknown outcomes under kills, dead letters, broken promises on all real parts; the last line is JSON
+show-unknown: setup ## unknown outcomes under kills, dead letters, broken promises, retention and erasure on all real parts; the last line is JSON (ONLY=unknown|dead|retention)
 	@$(CARGO) build --locked -p laneway -p laneway-system --bin laneway --bin laneway-show-unknown
-	@$(STACK) run .laneway/show -- $(TARGET)/debug/laneway-show-unknown
+	@$(STACK) run .laneway/show -- $(TARGET)/debug/laneway-show-unknown $(if $(ONLY),--only $(ONLY))
 
 dev: setup ## PostgreSQL, Kafka and all services until Ctrl-C, with a first project, key and endpoint
 	@$(CARGO) run --locked -p laneway -- dev

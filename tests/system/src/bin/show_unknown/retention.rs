@@ -1,4 +1,5 @@
-//! A million old rows are removed while events come in: what is over goes, what is not final stays, nobody waits long.
+//! A million old rows are removed while events come in: what is over goes, what is not final stays, nobody waits long. Then
+//! all that the project's events have said is erased.
 
 use crate::Cases;
 use anyhow::{Context, Result};
@@ -98,12 +99,48 @@ pub(crate) async fn play(stack: &Stack, cases: &mut Cases) -> Result<Value> {
         during.p99() <= bound,
         &format!("p99 of a commit {:?}, without it {:?}", during.p99(), control.p99()),
     );
+    let erased = erase(&world, &receiver, cases).await?;
     Ok(json!({
-        "outcomes": OUTCOMES, "attempts": ATTEMPTS, "keys": KEYS, "outcomes_left": left,
+        "erased": erased, "outcomes": OUTCOMES, "attempts": ATTEMPTS, "keys": KEYS, "outcomes_left": left,
         "removed_in_seconds": took.as_secs(), "events_meanwhile": during.0.len(),
         "commit_p99_ms": ms(during.p99()), "commit_p99_ms_control": ms(control.p99()),
         "commit_max_ms": ms(during.worst()), "commit_max_ms_control": ms(control.worst()),
     }))
+}
+
+/// Erases the project: what waits ends unsent, nothing of a payload is left, and what comes later is delivered.
+async fn erase(world: &World, receiver: &Receiver, cases: &mut Cases) -> Result<Value> {
+    let began = Instant::now();
+    let project = world.tenant.to_string();
+    let how = ["--reason", "the contract has ended", "--actor", "ann", "--yes"];
+    let done = world.cli_json(&[["erase", "--project", &project].as_slice(), &how].concat())?;
+    let took = began.elapsed();
+    // A record without its payload says so in its head; an answer's body was a dead letter's only.
+    let kept = "SELECT (SELECT count(*) FROM laneway.outbox WHERE NOT erased OR payload <> '') \
+        + (SELECT count(*) FROM laneway_control.parked_events) \
+        + (SELECT count(*) FROM laneway_control.dead_letters WHERE erased_at IS NULL OR state = 'open' \
+             OR record <> laneway_control.record_head(record)) \
+        + (SELECT count(*) FROM laneway_control.attempts WHERE body IS NOT NULL)";
+    let left = world.app.number(kept).await?;
+    let rows = world.app.number("SELECT count(*) FROM laneway.outbox").await?;
+    let of_them = done["rows"].as_i64() == Some(rows);
+    cases.check("one tenant is erased", left == 0 && of_them, &done.to_string());
+    let waited = receiver.journal().requests().iter().any(|request| {
+        request.event_type.as_deref() == Some("waits") && request.status == Some(200)
+    });
+    cases.check("what waited was never sent", !waited, "it ended as a dead letter");
+    let before = receiver.journal().delivered();
+    world.app.emit("made", Some("later"), b"{}").await?;
+    wait_for("what comes later", LIMIT, || async { receiver.journal().delivered() > before }).await;
+    let audit = world.cli_output(&["-o", "json", "audit", "--settled", "1s"])?;
+    let checks: Value = serde_json::from_slice(&audit.stdout).context("the audit's findings")?;
+    let of_erasures = ["erasure_not_done", "payload_not_erased"];
+    let found = checks.as_array().into_iter().flatten().filter(|check| {
+        of_erasures.iter().any(|name| check["check"] == **name) && check["count"] != 0
+    });
+    let found = found.count();
+    cases.check("the audit finds nothing that is left", found == 0, &of_erasures.join(", "));
+    Ok(json!({"rows": rows, "seconds": took.as_secs_f64().round()}))
 }
 
 fn ms(span: Duration) -> f64 {
