@@ -49,7 +49,7 @@ pub async fn commands_open(
     .map_err(Error::doing(DOING))?;
     let mut commands = Vec::with_capacity(rows.len());
     for row in rows {
-        let read = || -> Result<(i64, i32, Vec<u8>, String, Option<_>, bool), sqlx::Error> {
+        let read = || -> Result<_, sqlx::Error> {
             Ok((
                 row.try_get("command_id")?,
                 row.try_get("partition")?,
@@ -59,7 +59,7 @@ pub async fn commands_open(
                 row.try_get("found")?,
             ))
         };
-        let (command, partition, lane, verdict, before, found) =
+        let (command, partition, lane, verdict, before, found): (_, i32, Vec<u8>, String, _, _) =
             read().map_err(Error::doing(DOING))?;
         let verdict = match (verdict.as_str(), before) {
             ("delivered", _) => Verdict::Delivered,

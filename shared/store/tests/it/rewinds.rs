@@ -322,8 +322,9 @@ async fn a_command_whose_page_always_fails_says_so_and_lets_the_others_pass() {
     )
     .await
     .unwrap();
-    let mut work = Work::begin(&world.pool, TenantId::from_uuid(tenant)).await.unwrap();
-    let (action, selection) = (Action::Rewind, &all());
+    let (owner, action, selection) = (TenantId::from_uuid(tenant), Action::Rewind, &all());
+    let preview = rewind_preview(&world.pool, owner, action, selection).await.unwrap();
+    let mut work = Work::begin(&world.pool, owner).await.unwrap();
     let new = NewRewind { action, selection, reason: "theirs", actor: "eve" };
     let theirs = rewind_create(&mut work, new, &preview).await.unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
