@@ -92,7 +92,7 @@ pub struct RawRecord {
     pub key: Bytes,
     /// Its value; empty when it has none.
     pub value: Bytes,
-    /// When it was written, by the producer's clock, Unix milliseconds.
+    /// When it was written, by the broker's clock (the producer's in topics of earlier versions), Unix milliseconds.
     pub timestamp: Option<i64>,
 }
 

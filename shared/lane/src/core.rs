@@ -415,10 +415,8 @@ impl Part {
         for index in lanes {
             let lane = self.lanes.at(index);
             for event in lane.head.iter_mut().chain(&mut lane.queue) {
-                if event.attempts == 0 {
-                    event.clock_from = now;
-                } else {
-                    event.first_held = event.first_held + now.since(since.max(event.first_held));
+                for from in [&mut event.first_held, &mut event.clock_from] {
+                    *from = *from + now.since(since.max(*from));
                 }
             }
         }

@@ -21,6 +21,9 @@ use crate::{BusError, Connection, FORGOTTEN, REACH_LIMIT};
 const IDLE: Duration = Duration::from_millis(100);
 /// Client events (rebalances, errors, log lines) served per turn.
 const CLIENT_EVENTS: usize = 16;
+/// Between two changes of the client's assignment, for its partitions to stop: librdkafka before 2.15 ends the process
+/// when it is told to stop one that is stopping (its issue 5573).
+const STOPPING: Duration = Duration::from_millis(100);
 /// Between two questions of a client without partitions whether it still knows a broker.
 const REACH_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -61,6 +64,8 @@ pub(super) struct Worker {
     ended: Option<oneshot::Sender<()>>,
     partitions: BTreeMap<i32, Partition>,
     draining: Option<(Instant, After)>,
+    /// The assignment is not changed before this.
+    change_at: Instant,
     ask_at: Instant,
     /// Questions in a row that this client got no answer to while another one did.
     unanswered: u32,
@@ -72,6 +77,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // The queues hold the client: first they, then it. Its end leaves the group.
         self.partitions.clear();
+        self.await_stops();
         self.client.context().close();
     }
 }
@@ -97,6 +103,7 @@ impl Worker {
             ended,
             partitions: BTreeMap::new(),
             draining: None,
+            change_at: Instant::now(),
             ask_at: Instant::now() + REACH_INTERVAL,
             unanswered: 0,
             former: None,
@@ -138,9 +145,10 @@ impl Worker {
 
     /// How long nothing can happen without the bell.
     fn patience(&self) -> Duration {
-        let draining =
-            self.draining.map(|(until, _)| until.saturating_duration_since(Instant::now()));
-        draining.unwrap_or(IDLE).min(IDLE)
+        let now = Instant::now();
+        let change = (self.change_at > now).then_some(self.change_at);
+        let next = change.into_iter().chain(self.draining.map(|(until, _)| until)).min();
+        next.map_or(IDLE, |next| next.saturating_duration_since(now)).min(IDLE)
     }
 
     /// A client that has no partitions, as one that has lost the brokers soon has none (its session ends), is asked now
@@ -205,6 +213,7 @@ impl Worker {
     /// Gives the client the partitions that are read, each from where it is read next. What was read ahead of them is
     /// dropped: the client counts it as of an assignment that is over.
     fn place(&mut self) {
+        self.await_stops();
         let mut list = TopicPartitionList::new();
         let topic = &self.settings.topic;
         for (&number, partition) in &mut self.partitions {
@@ -225,6 +234,12 @@ impl Worker {
         }
     }
 
+    /// Waits until what the last change of the assignment stopped has stopped.
+    fn await_stops(&mut self) {
+        std::thread::sleep(self.change_at.saturating_duration_since(Instant::now()));
+        self.change_at = Instant::now() + STOPPING;
+    }
+
     fn unassign(&mut self) {
         self.partitions.clear();
         let mut desk = self.shared.desk();
@@ -232,6 +247,7 @@ impl Worker {
         desk.commits.clear();
         desk.paused.clear();
         drop(desk);
+        self.await_stops();
         if let Err(error) = self.client.unassign() {
             tracing::warn!(%error, "unassignment refused by the client");
         }
@@ -300,6 +316,10 @@ impl Worker {
     }
 
     fn start(&mut self) {
+        // Those that come meanwhile go together.
+        if Instant::now() < self.change_at {
+            return;
+        }
         let starts = std::mem::take(&mut self.shared.desk().starts);
         let mut started = false;
         for (number, (start, offset)) in starts {

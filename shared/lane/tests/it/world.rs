@@ -567,6 +567,10 @@ impl World {
     }
 
     fn take(&mut self, effect: Effect) {
+        if let Effect::Disable { endpoint } = effect {
+            // The core stands still from now on, also before the database knows it.
+            self.stands.entry(endpoint).or_default().0.get_or_insert(self.now);
+        }
         match effect {
             Effect::Settle { partition, epoch, seq, item } => {
                 let owned = &self.owned[partition as usize];
