@@ -1,7 +1,7 @@
 //! Parts of the log go: the tail by a truncation below acknowledged offsets, the head by a retention that was too short
 //! (P4, I6). The topic stays the same one; `topic_loss` is the other case.
 
-use crate::support::Scene;
+use crate::support::{Scene, leases};
 use anyhow::{Context, Result};
 use laneway_bus::{Admin, Connection};
 use laneway_system::{EndpointOptions, Options, monotonic_ns};
@@ -47,6 +47,7 @@ async fn a_log_truncated_below_acknowledged_offsets_is_published_again() -> Resu
     let options = Options { partitions: PARTITIONS, ..Options::default() };
     let mut scene = Scene::on(&stack, options, vec![EndpointOptions::default()]).await?;
     scene.services(2).await?;
+    let _leases = leases(&scene, PARTITIONS);
     let app = Arc::clone(&scene.world.app);
     let load = tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_millis(5));

@@ -1,6 +1,6 @@
 //! The broker and the database go away and come back.
 
-use crate::support::Scene;
+use crate::support::{Scene, leases};
 use anyhow::Result;
 use laneway_system::{EndpointOptions, Options, monotonic_ns};
 use laneway_testkit::{Stack, wait_for};
@@ -14,6 +14,7 @@ async fn under_load(stack: &Stack) -> Result<(Scene, tokio::task::JoinHandle<Res
     let mut scene =
         Scene::on(stack, Options::default(), vec![EndpointOptions::default(); 2]).await?;
     scene.services(2).await?;
+    let _leases = leases(&scene, Options::default().partitions);
     let app = Arc::clone(&scene.world.app);
     let load = tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_millis(10));
@@ -58,6 +59,7 @@ async fn a_broker_that_was_fenced_is_found_again() -> Result<()> {
     let mut scene =
         Scene::on(&stack, Options::default(), vec![EndpointOptions::default(); 2]).await?;
     scene.services(1).await?;
+    let _leases = leases(&scene, Options::default().partitions);
     let app = Arc::clone(&scene.world.app);
     let (enough, mut told) = tokio::sync::oneshot::channel::<()>();
     let load = tokio::spawn(async move {

@@ -1,6 +1,6 @@
 //! The deliveries topic is deleted and made again under load.
 
-use crate::support::Scene;
+use crate::support::{Scene, leases};
 use anyhow::Result;
 use laneway_bus::{Admin, Connection, TopicSpec};
 use laneway_system::{EndpointOptions, Options, monotonic_ns};
@@ -26,6 +26,7 @@ async fn a_topic_deleted_and_recreated_under_load_is_published_again_from_the_ou
 {
     let mut scene = Scene::shared(Options::default(), vec![EndpointOptions::default()]).await?;
     scene.services(2).await?;
+    let _leases = leases(&scene, Options::default().partitions);
     let app = Arc::clone(&scene.world.app);
     let load = tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_millis(5));
