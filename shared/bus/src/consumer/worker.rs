@@ -204,6 +204,13 @@ impl Worker {
     }
 
     fn assign(&mut self, partitions: Vec<i32>) {
+        // Nothing is revoked when the group changes while the client has nothing to read, as between an assignment and
+        // the first start.
+        let before = self.stop_reading();
+        if !before.is_empty() {
+            self.clear();
+            self.tell(Event::Lost(before));
+        }
         let waiting = |&partition| (partition, Partition { reading: Reading::No, queue: None });
         self.partitions = partitions.iter().map(waiting).collect();
         self.place();
@@ -240,13 +247,17 @@ impl Worker {
         self.change_at = Instant::now() + STOPPING;
     }
 
-    fn unassign(&mut self) {
+    /// Nothing is left of the partitions, nor of what the caller wants of them.
+    fn clear(&mut self) {
         self.partitions.clear();
         let mut desk = self.shared.desk();
         desk.starts.clear();
         desk.commits.clear();
         desk.paused.clear();
-        drop(desk);
+    }
+
+    fn unassign(&mut self) {
+        self.clear();
         self.await_stops();
         if let Err(error) = self.client.unassign() {
             tracing::warn!(%error, "unassignment refused by the client");
