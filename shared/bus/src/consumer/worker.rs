@@ -266,7 +266,10 @@ impl Worker {
 
     /// Reads no more and gives the partitions there were.
     fn stop_reading(&mut self) -> Vec<i32> {
-        self.draining = None;
+        if matches!(self.draining.take(), Some((_, After::Close))) {
+            // What ends a drain does not end the wish to leave.
+            self.shared.desk().leave = true;
+        }
         for partition in self.partitions.values_mut() {
             partition.reading = Reading::No;
         }

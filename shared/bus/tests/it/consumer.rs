@@ -82,6 +82,41 @@ async fn a_second_member_gets_its_partitions_only_after_the_first_released_them(
     leave(one, one_events).await;
 }
 
+/// librdkafka revokes nothing from a client without a partition that it reads.
+#[tokio::test]
+async fn a_second_assignment_before_the_first_start_takes_the_first_back() {
+    let world = World::new(4).await;
+    for partition in 0..4 {
+        world.write(partition, 0..10).await;
+    }
+    let (one, mut one_events) = world.consumer();
+    assert_eq!(assigned(&mut one_events).await, [0, 1, 2, 3]);
+    let (two, mut two_events) = world.consumer();
+    let back = until(&mut one_events, |event| match event {
+        Event::Revoked(partitions) => {
+            one.command(Command::Released);
+            Some(partitions)
+        }
+        Event::Lost(partitions) => Some(partitions),
+        Event::Assigned(partitions) => panic!("{partitions:?} while it has others"),
+        _ => None,
+    })
+    .await;
+    assert_eq!(back, [0, 1, 2, 3]);
+    let (first, second) = tokio::join!(assigned(&mut one_events), assigned(&mut two_events));
+    for (owner, events, partitions) in
+        [(&one, &mut one_events, first), (&two, &mut two_events, second)]
+    {
+        assert_eq!(partitions.len(), 2);
+        for partition in partitions {
+            start(owner, partition, 0);
+        }
+        assert_eq!(read(events, 20).await.len(), 20);
+    }
+    tokio::spawn(leave(two, two_events));
+    leave(one, one_events).await;
+}
+
 #[tokio::test]
 async fn a_drain_that_takes_too_long_is_ended() {
     let world = World::new(1).await;
