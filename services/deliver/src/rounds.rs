@@ -60,10 +60,13 @@ impl Engine {
             });
         }
         if !self.parts.is_empty() && self.commands_round.begin(now, COMMANDS_EVERY) {
+            self.commands.retain(|_, (_, again)| *again > now);
             let own: Vec<Partition> = self.parts.keys().copied().collect();
+            let known: Vec<_> = self.commands.keys().copied().collect();
             let (pool, back) = (self.pool.clone(), self.back.clone());
             task::spawn("commands", async move {
-                let commands = limited("commands", commands_open(&pool, &own, COMMANDS)).await;
+                let open = commands_open(&pool, &own, &known, COMMANDS);
+                let commands = limited("commands", open).await;
                 let _ = back.send(Back::Commands(commands.unwrap_or_default())).await;
             });
         }
@@ -220,7 +223,6 @@ impl Engine {
     pub(crate) fn take_commands(&mut self, commands: Vec<OpenCommand>) {
         self.commands_round.under_way = false;
         let now = clock::monotonic();
-        self.commands.retain(|_, (_, again)| *again > now);
         for OpenCommand { command, partition, lane, verdict, head } in commands {
             let Some(part) = self.parts.get(&partition) else { continue };
             if part.drain != Drain::No || self.commands.contains_key(&command) {

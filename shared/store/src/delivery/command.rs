@@ -1,4 +1,5 @@
-//! What people decided about unknown outcomes and about lanes that are to be erased (design 5.8): read here, applied by the owner in a settle group.
+//! What people decided about unknown outcomes and about lanes that are to be erased (design 5.8): read here, applied by
+//! the owner in a settle group.
 
 use super::value::{lane_and_endpoint, loaded, parked_event};
 use crate::{Error, Pool};
@@ -21,10 +22,12 @@ pub struct OpenCommand {
     pub head: Option<ParkedEvent>,
 }
 
-/// Open commands for lanes of `partitions`, oldest first, `limit` at most.
+/// Open commands for lanes of `partitions`, oldest first, `limit` at most; without `known`, which would keep those that
+/// come after them from being read while they wait.
 pub async fn commands_open(
     pool: &Pool,
     partitions: &[Partition],
+    known: &[CommandId],
     limit: u32,
 ) -> Result<Vec<OpenCommand>, Error> {
     const DOING: &str = "reading open commands";
@@ -40,10 +43,11 @@ pub async fn commands_open(
          LEFT JOIN laneway_control.parked_events e ON e.bucket = c.bucket AND e.delivery_id = c.delivery_id \
            AND e.lane = l.lane AND NOT EXISTS (SELECT FROM laneway_control.parked_events b WHERE b.lane = l.lane \
              AND (b.generation, b.moves, b.log_offset) < (e.generation, e.moves, e.log_offset)) \
-         WHERE c.applied_at IS NULL ORDER BY c.command_id LIMIT $2",
+         WHERE c.applied_at IS NULL AND c.command_id <> ALL($3) ORDER BY c.command_id LIMIT $2",
     )
     .bind(&own)
     .bind(i64::from(limit))
+    .bind(known)
     .fetch_all(pool.inner())
     .await
     .map_err(Error::doing(DOING))?;

@@ -328,7 +328,8 @@ async fn unpassed(connection: &mut PgConnection, erasure: &Erasure) -> Result<bo
     .map_err(Error::doing(DOING))
 }
 
-/// Tells the owners of parked lanes whose head is meant; so many at a time as they take in a while.
+/// Tells the owners of parked lanes whose head is meant; so many at a time as they take in a while. What an earlier
+/// erasure told them counts as far as it reaches.
 async fn lanes(connection: &mut PgConnection, erasure: &Erasure) -> Result<(), Error> {
     sqlx::query(concat!(
         "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, before, reason, actor) \
@@ -338,7 +339,7 @@ async fn lanes(connection: &mut PgConnection, erasure: &Erasure) -> Result<(), E
          WHERE l.tenant_id = $1 AND ",
         of_key!("l", "e"),
         " AND NOT EXISTS (SELECT FROM laneway_control.commands c WHERE c.bucket = l.bucket AND c.lane = l.lane \
-             AND c.verdict = 'erase' AND c.applied_at IS NULL) \
+             AND c.verdict = 'erase' AND c.applied_at IS NULL AND c.before >= $3) \
          LIMIT greatest(0, $6 - (SELECT count(*) FROM laneway_control.commands c \
            WHERE c.applied_at IS NULL AND c.verdict = 'erase'))"
     ))

@@ -295,7 +295,7 @@ async fn waiting_events_are_ended_by_their_owner_and_by_nobody_else() {
     let made = erase(&world, Some("k1")).await;
     waits(&world, &made, "lanes").await;
     work(&world, &made).await;
-    let commands = commands_open(&world.pool, &[0, 1], 10).await.unwrap();
+    let commands = commands_open(&world.pool, &[0, 1], &[], 10).await.unwrap();
     assert_eq!(commands.len(), 1, "one for the lane, however often it is looked at");
     let command = &commands[0];
     assert_eq!(command.verdict, Verdict::Erase { before: made.before });
@@ -313,4 +313,19 @@ async fn waiting_events_are_ended_by_their_owner_and_by_nobody_else() {
     assert_eq!(world.value(BODIES).await, "1", "who waits keeps his history");
     assert_eq!(found(&world, "payload_not_erased").await, 0);
     assert_eq!(found(&world, "erasure_not_done").await, 0);
+}
+
+#[tokio::test]
+async fn a_later_erasure_tells_owners_what_an_earlier_one_did_not() {
+    let world = world().await;
+    let first = record(&world, 1, "k1");
+    world.settle(&[crate::delivery::park(&first, 7)]).await;
+    let one = erase(&world, Some("k1")).await;
+    waits(&world, &one, "lanes").await;
+    let all = erase(&world, None).await;
+    waits(&world, &all, "lanes").await;
+    let commands = commands_open(&world.pool, &[0, 1], &[], 10).await.unwrap();
+    let told: Vec<_> = commands.iter().map(|command| command.verdict).collect();
+    let befores = [one.before, all.before].map(|before| Verdict::Erase { before });
+    assert_eq!(told, befores, "each once");
 }

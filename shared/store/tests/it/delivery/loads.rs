@@ -174,12 +174,15 @@ async fn a_command_comes_with_its_unknown_head_or_without() {
         .await
         .unwrap();
     }
-    let commands = commands_open(&world.pool, &[0, 1], 10).await.unwrap();
+    let commands = commands_open(&world.pool, &[0, 1], &[], 10).await.unwrap();
     let heads: Vec<_> = commands.iter().map(|c| (c.lane, c.head.is_some())).collect();
     assert_eq!(heads, [(lane(&held), true), (lane(&other), false)]);
     let partition = u32::from(lane(&held).bucket().number() % 2);
     assert_eq!(commands[0].partition, partition);
-    let none = commands_open(&world.pool, &[], 10).await.unwrap();
+    let known = [commands[0].command];
+    let more = commands_open(&world.pool, &[0, 1], &known, 1).await.unwrap();
+    assert_eq!(more[0].lane, lane(&other), "what waits keeps none from being read");
+    let none = commands_open(&world.pool, &[], &[], 10).await.unwrap();
     assert!(none.is_empty());
 }
 
