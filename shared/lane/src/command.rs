@@ -143,6 +143,8 @@ impl Part {
             None => self.insert_lane(sh, Lane::new(given.lane, ep, true)),
         };
         let lane = self.lanes.at(index);
+        // Of two commands the later moment counts: the first may be answered already, and what it means is not sent.
+        let before = lane.erasing.map_or(before, |erasing| erasing.before.max(before));
         lane.erasing = Some(Erasing { before, command: Some(given.command) });
         if asleep {
             lane.expiring = true;

@@ -147,10 +147,13 @@ impl Lane {
 
     /// Its head is never to be sent, because its payload is erased or about to be.
     pub(crate) fn is_erased(&self) -> bool {
-        self.head.as_ref().is_some_and(|head| {
-            let head = &head.record.head;
-            head.erased || self.erasing.is_some_and(|erasing| head.created_at < erasing.before)
-        })
+        self.head.as_ref().is_some_and(|head| self.erases(head))
+    }
+
+    /// The same of an event of it.
+    pub(crate) fn erases(&self, event: &Event) -> bool {
+        let head = &event.record.head;
+        head.erased || self.erasing.is_some_and(|erasing| head.created_at < erasing.before)
     }
 
     /// Nothing of it is under way: its head can be judged anew.

@@ -9,6 +9,7 @@ use crate::lanes::{Event, Lane, Phase};
 use crate::partition::{Part, Stage};
 use crate::shared::{Effects, Shared, Timer};
 use laneway_wire::{LaneId, Timestamp};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A full page of expired heads is followed by the next after this; an idle or a full memory waits longer.
@@ -295,11 +296,15 @@ impl Part {
         let asked = events.len();
         let mut taken = 0;
         for event in events {
-            if !sh.has_bytes() {
+            let mut event = from_row(event);
+            if self.lanes.at(index).erases(&event) {
+                // What ends unsent needs no payload: without room its lane would be put away, forget that it is to end,
+                // and be sent when there is room again (C17).
+                event.record = Arc::new(event.record.erased());
+            } else if !sh.has_bytes() {
                 break;
             }
             taken += 1;
-            let mut event = from_row(event);
             if event.attempts == 0 {
                 // Only heads have a due time of their own.
                 event.due = event.due.min(sh.now);

@@ -1,8 +1,8 @@
 //! Events whose payload is erased are never sent and end in their place (C17).
 
 use crate::rules::{HOLD, SECOND, roomy, unknown_of, world};
-use crate::world::{World, endpoint_id};
-use laneway_lane::{EndpointState, FinalOutcome, Verdict};
+use crate::world::{PARTITIONS, World, endpoint_id};
+use laneway_lane::{EndpointState, FinalOutcome, Limits, Verdict};
 use laneway_wire::{DeliveryId, Timestamp};
 
 const ERASED: FinalOutcome = FinalOutcome::DeadLettered { reason: "erased" };
@@ -116,5 +116,59 @@ fn a_record_that_says_it_is_erased_ends_unsent_in_its_place() {
     assert_eq!(world.sent(), [first, third]);
     assert_eq!(world.db.inbox[&erased], ERASED);
     world.drain();
+    world.check_end();
+}
+
+/// Seen in the simulator: the lane was put away for want of memory in the middle, which forgot the command that had been
+/// answered with its first event, and the next was sent.
+#[test]
+fn what_a_lane_was_told_to_end_is_not_sent_when_memory_is_short() {
+    let mut world = world(Limits { loaded_bytes: 40, page_events: 1, ..roomy() });
+    for endpoint in [0, 2] {
+        world.set_state(endpoint, EndpointState::Disabled);
+    }
+    let ([a, b, c, d], before) = four(&mut world, 0);
+    let other = world.publish(2, "other", 0);
+    world.pump();
+    world.command(World::lane(0, "k"), Verdict::Erase { before });
+    while !world.db.inbox.contains_key(&a) {
+        world.serve(0);
+        for partition in 0..PARTITIONS {
+            world.commit(partition, 7);
+        }
+    }
+    // All memory for loaded events is taken when the next page comes.
+    world.set_state(2, EndpointState::Enabled);
+    let due = world.asked.len() - 1;
+    world.serve(due);
+    world.serve(due);
+    for partition in 0..PARTITIONS {
+        while world.tell(partition) {}
+    }
+    assert_eq!(world.sent(), [other]);
+    world.set_state(0, EndpointState::Enabled);
+    world.drain();
+    for delivery in [a, b, c] {
+        assert_eq!(world.db.inbox[&delivery], ERASED);
+    }
+    assert_eq!(world.sent(), [other, d]);
+    world.check_end();
+}
+
+#[test]
+fn a_second_command_with_an_earlier_moment_takes_nothing_back() {
+    let mut world = world(Limits { page_events: 1, ..roomy() });
+    world.set_state(0, EndpointState::Disabled);
+    let ([a, b, c, d], before) = four(&mut world, 0);
+    let lane = World::lane(0, "k");
+    world.command(lane, Verdict::Erase { before });
+    let earlier = before - SECOND * 3600;
+    world.command(lane, Verdict::Erase { before: earlier });
+    world.set_state(0, EndpointState::Enabled);
+    world.drain();
+    for delivery in [a, b, c] {
+        assert_eq!(world.db.inbox[&delivery], ERASED);
+    }
+    assert_eq!(world.sent(), [d]);
     world.check_end();
 }
