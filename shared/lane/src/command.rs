@@ -1,10 +1,10 @@
-//! A person's word on a held unknown, or on a whole lane (design 5.8). It is applied in the settle queue, and only to what is a held
-//! unknown once everything queued before it is durable.
+//! A person's word on a held unknown, or on a whole lane (design 5.8). It is applied in the settle queue, and only to what
+//! is a held unknown once everything queued before it is durable.
 
 use crate::core::Outcome;
 use crate::effect::{Effect, FinalOutcome, SettleItem};
 use crate::endpoint::Ep;
-use crate::input::Verdict;
+use crate::input::{CommandId, Verdict};
 use crate::lanes::{Erasing, Event, Lane, Phase};
 use crate::partition::{Deferred, Part, What};
 use crate::shared::{Effects, Shared, Timer};
@@ -169,12 +169,21 @@ impl Part {
     }
 
     fn refuse(&mut self, sh: &Shared, given: Deferred, fx: &mut Effects) {
-        let command = given.command;
-        self.commands.insert(command);
         let reason = match given.verdict {
             Verdict::Erase { .. } => "not_parked",
             Verdict::Delivered | Verdict::NotApplied => "not_unknown",
         };
+        self.refuse_because(sh, given.command, reason, fx);
+    }
+
+    pub(crate) fn refuse_because(
+        &mut self,
+        sh: &Shared,
+        command: CommandId,
+        reason: &'static str,
+        fx: &mut Effects,
+    ) {
+        self.commands.insert(command);
         let item = SettleItem::RefuseCommand { command, reason };
         self.settle(sh.now, What::Refuse { command }, item, fx);
     }

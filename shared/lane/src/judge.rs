@@ -31,15 +31,21 @@ impl Part {
             lane.head = lane.queue.pop_front();
         }
         let (ep, parked) = (lane.ep, lane.parked);
-        let Some(head) = lane.head.as_ref() else {
+        if lane.head.is_none() {
             debug_assert!(false, "a lane that is roused has something");
             return;
-        };
+        }
+        let erased = lane.is_erased();
+        if !erased && let Some(command) = lane.erasing.as_mut().and_then(|it| it.command.take()) {
+            // Others may wait behind it.
+            self.refuse_because(sh, command, "nothing_to_erase", fx);
+        }
+        let lane = self.lanes.at(index);
+        let Some(head) = lane.head.as_ref() else { return };
         let entry = sh.endpoints.get(ep);
         if head.settled {
             return self.end(sh, index, FinalOutcome::Delivered, fx);
         }
-        let erased = lane.is_erased();
         if head.unknown {
             debug_assert!(parked, "an unknown is held as a row");
             // Its request may travel until it is due (P1).

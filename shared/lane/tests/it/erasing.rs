@@ -50,6 +50,25 @@ fn a_parked_lane_ends_what_was_written_before_whatever_it_waits_for_and_goes_on(
     }
 }
 
+/// The command's reader saw a head that an earlier command was about to end.
+#[test]
+fn a_command_that_finds_nothing_to_end_is_answered() {
+    let mut world = world(roomy());
+    world.set_state(0, EndpointState::Disabled);
+    let ([.., d], before) = four(&mut world, 0);
+    let lane = World::lane(0, "k");
+    world.command(lane, Verdict::Erase { before });
+    world.pump();
+    let late = world.command(lane, Verdict::Erase { before });
+    world.pump();
+    assert_eq!(world.db.commands_done[&late], "nothing_to_erase");
+    assert!(!world.db.inbox.contains_key(&d));
+    world.set_state(0, EndpointState::Enabled);
+    world.drain();
+    assert_eq!(world.sent(), [d]);
+    world.check_end();
+}
+
 #[test]
 fn a_held_unknown_ends_when_its_request_can_travel_no_more() {
     let mut world = world(roomy());
