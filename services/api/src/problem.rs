@@ -54,6 +54,10 @@ kinds! {
         "An event with this `dedupeKey` was accepted before; `eventId` is its id. Nothing was stored.";
     LIMIT_REACHED "limit_reached" 409 "The project has as many as it may have"
         "Remove what is not needed any more; `detail` says how many are allowed.";
+    NOT_UNKNOWN "not_unknown" 409 "The outcome is not a held unknown"
+        "Only an outcome that nobody knows and that its lane waits for can be resolved. It has been settled meanwhile, or never was unknown: read the delivery.";
+    RESOLUTION_WAITS "resolution_waits" 409 "Something was said already"
+        "What was said of this outcome before has not been applied yet. The owner of the lane does that within seconds; the list of resolutions says what became of it.";
     REWIND_ENDED "rewind_ended" 409 "The command has ended"
         "A command that is done or cancelled stays so; `detail` says which. Give a new one if there is more to do.";
     OUTBOX_NOT_READ "outbox_not_read" 409 "No relay reads the control database"

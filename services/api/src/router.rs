@@ -5,7 +5,7 @@ use crate::body::MAX_BODY;
 use crate::observe::observe;
 use crate::openapi::{self, Base};
 use crate::routes::{
-    authority, dead_letters, deliveries, endpoints, events, meta, rewinds, subscriptions,
+    authority, dead_letters, deliveries, endpoints, events, meta, rewinds, subscriptions, unknowns,
 };
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -41,6 +41,8 @@ fn described() -> (Router<App>, OpenApi) {
         .routes(routes!(rewinds::pause_rewind))
         .routes(routes!(rewinds::resume_rewind))
         .routes(routes!(rewinds::cancel_rewind))
+        .routes(routes!(unknowns::list_unknowns))
+        .routes(routes!(unknowns::resolve_unknown, unknowns::list_resolutions))
         .split_for_parts();
     openapi::finish(&mut document);
     (router, document)

@@ -319,6 +319,8 @@ pub(crate) enum Verdict {
     Delivered,
     /// It was not: it is sent again under the same ids.
     NotApplied,
+    /// Nobody can say: it becomes a dead letter, and the lane goes on.
+    GivenUp,
 }
 
 #[derive(Debug, Subcommand)]
@@ -375,7 +377,7 @@ pub(crate) struct DeadFilter {
     /// Of this event type; `order.*` is everything below `order`.
     #[arg(long = "event-type", value_name = "TYPE")]
     pub(crate) event_type: Option<String>,
-    /// Given up for this: `rejected` or `expired`.
+    /// Given up for this: `rejected`, `expired`, `unknown` or `erased`.
     #[arg(long, value_name = "CAUSE")]
     pub(crate) cause: Option<String>,
     /// Given up at this time (RFC 3339) or later, or within this span, e.g. `2h`.

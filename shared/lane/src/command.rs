@@ -59,8 +59,10 @@ impl Part {
             }
             return;
         }
-        match given.verdict {
-            Verdict::Erase { .. } => {}
+        let outcome = match given.verdict {
+            Verdict::Erase { .. } => return,
+            Verdict::Delivered => FinalOutcome::Delivered,
+            Verdict::GivenUp => FinalOutcome::DeadLettered { reason: "unknown" },
             Verdict::NotApplied => {
                 // `due` of a held unknown says since when it is held, or until when its request may travel.
                 let held = sh.now.since(head.due);
@@ -77,39 +79,38 @@ impl Part {
                 self.decide(head.record.head.delivery_id(), head.attempts);
                 let what = What::Release { id: given.lane, due, command: given.command };
                 self.settle(sh.now, what, item, fx);
+                return;
             }
-            Verdict::Delivered => {
-                let event = Event {
-                    delivery: head.record.head.delivery_id(),
-                    record: head.record.clone(),
-                    position: head.position,
-                    logged: false,
-                    attempts: head.attempts,
-                    first_held: head.first_held,
-                    clock_from: Timestamp(i64::MIN),
-                    first_tried: None,
-                    due: head.due,
-                    unknown: true,
-                    open_intent: false,
-                    settled: false,
-                };
-                let lane = Lane::new(given.lane, parked.ep, true);
-                let index = found.unwrap_or_else(|| self.insert_lane(sh, lane));
-                self.put_in(sh, index, event);
-                self.commands.insert(given.command);
-                let Some(event) = self.lanes.at(index).head.take() else { return };
-                let outcome = Outcome {
-                    attempts: event.attempts,
-                    event,
-                    outcome: FinalOutcome::Delivered,
-                    attempt: None,
-                    status: None,
-                    took: Duration::ZERO,
-                    command: Some(given.command),
-                };
-                self.finish(sh, index, outcome, fx);
-            }
-        }
+        };
+        let event = Event {
+            delivery: head.record.head.delivery_id(),
+            record: head.record.clone(),
+            position: head.position,
+            logged: false,
+            attempts: head.attempts,
+            first_held: head.first_held,
+            clock_from: Timestamp(i64::MIN),
+            first_tried: None,
+            due: head.due,
+            unknown: true,
+            open_intent: false,
+            settled: false,
+        };
+        let lane = Lane::new(given.lane, parked.ep, true);
+        let index = found.unwrap_or_else(|| self.insert_lane(sh, lane));
+        self.put_in(sh, index, event);
+        self.commands.insert(given.command);
+        let Some(event) = self.lanes.at(index).head.take() else { return };
+        let outcome = Outcome {
+            attempts: event.attempts,
+            event,
+            outcome,
+            attempt: None,
+            status: None,
+            took: Duration::ZERO,
+            command: Some(given.command),
+        };
+        self.finish(sh, index, outcome, fx);
     }
 
     /// Has what was written before `before` end unsent, head by head, and reads the lane's rows for it if nothing of them
@@ -171,7 +172,7 @@ impl Part {
     fn refuse(&mut self, sh: &Shared, given: Deferred, fx: &mut Effects) {
         let reason = match given.verdict {
             Verdict::Erase { .. } => "not_parked",
-            Verdict::Delivered | Verdict::NotApplied => "not_unknown",
+            Verdict::Delivered | Verdict::NotApplied | Verdict::GivenUp => "not_unknown",
         };
         self.refuse_because(sh, given.command, reason, fx);
     }

@@ -268,7 +268,7 @@ pub enum FinalOutcome {
     Delivered,
     /// Given up, kept for people.
     DeadLettered {
-        /// `rejected`, `expired`, `erased`.
+        /// `rejected`, `expired`, `erased`, `unknown`.
         reason: &'static str,
     },
     /// Its endpoint was deleted.

@@ -178,6 +178,8 @@ pub enum Verdict {
     Delivered,
     /// The receiver has not applied it: it is sent again, same ids.
     NotApplied,
+    /// Nobody can say, and the lane is to go on: it ends as a dead letter, nothing is sent.
+    GivenUp,
     /// What was written before this is never sent: each such head of the parked lane ends as a dead letter, whatever it
     /// waits for (C17).
     Erase {

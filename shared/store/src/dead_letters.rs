@@ -35,7 +35,7 @@ pub struct Selection {
     /// Of this type; `prefix.*` is everything below the prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
-    /// Given up for this: `rejected`, `expired`, `erased`.
+    /// Given up for this: `rejected`, `expired`, `unknown`, `erased`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Given up at this time or later.

@@ -3,7 +3,7 @@
 //!
 //! Live lanes are in memory of their owners and in no table. Lists are bounded by [`MAX_LIMIT`].
 
-use crate::delivery::value::{loaded, uncount};
+use crate::delivery::value::{loaded, stored, uncount};
 use crate::{Error, Pool};
 use chrono::{DateTime, Utc};
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneId, LaneMode, TenantId, Timestamp};
@@ -95,13 +95,50 @@ pub enum Verdict {
     Delivered,
     /// It was not: it is sent again under the same ids.
     NotApplied,
+    /// Nobody can say, and the lane is to go on: it becomes a dead letter.
+    GivenUp,
+}
+
+impl Verdict {
+    const ALL: [Self; 3] = [Self::Delivered, Self::NotApplied, Self::GivenUp];
+
+    /// As stored and shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::NotApplied => "not_applied",
+            Self::GivenUp => "given_up",
+        }
+    }
+
+    /// The inverse of [`Verdict::as_str`].
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|verdict| verdict.as_str() == text)
+    }
+}
+
+/// What somebody said of an unknown outcome, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolution {
+    /// The command.
+    pub command: i64,
+    /// What was said.
+    pub verdict: Verdict,
+    /// How they knew.
+    pub reason: String,
+    /// Who said it.
+    pub actor: String,
+    /// When.
+    pub created_at: Timestamp,
+    /// When the lane's owner answered, and what: `applied`, or the code of a refusal.
+    pub answer: Option<(Timestamp, String)>,
 }
 
 /// What became of a wish to settle an unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolve {
     /// The command is written; its lane's owner applies it.
-    Written(i64),
+    Written(Resolution),
     /// A command for this delivery waits already.
     Waiting(i64),
     /// No held unknown has this delivery id.
@@ -191,8 +228,12 @@ pub async fn delivery_tenant(pool: &Pool, id: DeliveryId) -> Result<Option<Tenan
     .map_err(Error::doing("looking for a delivery's project"))
 }
 
-/// Held unknown outcomes, oldest first.
-pub async fn unknowns_list(pool: &Pool, filter: Filter) -> Result<Vec<Unknown>, Error> {
+/// Held unknown outcomes, oldest first, from after the one with this age and lane on.
+pub async fn unknowns_list(
+    pool: &Pool,
+    filter: Filter,
+    after: Option<(Timestamp, LaneId)>,
+) -> Result<Vec<Unknown>, Error> {
     const DOING: &str = "listing unknown outcomes";
     let rows = sqlx::query(
         "SELECT l.*, h.state AS health, e.delivery_id, e.event_id, e.attempts, e.first_held, \
@@ -203,17 +244,20 @@ pub async fn unknowns_list(pool: &Pool, filter: Filter) -> Result<Vec<Unknown>, 
            k.asked, k.answer, k.detail, k.ask_at \
          FROM (SELECT * FROM laneway_control.parked_lanes \
                WHERE unknown AND ($1::uuid IS NULL OR tenant_id = $1) AND ($2::uuid IS NULL OR endpoint_id = $2) \
-               ORDER BY unknown_since, lane LIMIT $3) l \
+                 AND ($5::timestamptz IS NULL OR (date_trunc('milliseconds', unknown_since), lane) > ($5, $6)) \
+               ORDER BY date_trunc('milliseconds', unknown_since), lane LIMIT $3) l \
          LEFT JOIN laneway_control.endpoint_health h USING (endpoint_id) \
          LEFT JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
            ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e ON true \
          LEFT JOIN laneway_control.lookups k ON k.delivery_id = e.delivery_id AND k.attempts = e.attempts \
-         ORDER BY l.unknown_since, l.lane",
+         ORDER BY date_trunc('milliseconds', l.unknown_since), l.lane",
     )
     .bind(filter.tenant.map(|id| id.as_uuid()))
     .bind(filter.endpoint.map(|id| id.as_uuid()))
     .bind(i64::from(filter.limit.min(MAX_LIMIT)))
     .bind(i64::from(MAX_COUNT))
+    .bind(after.map(|(since, _)| stored(since)))
+    .bind(after.map(|(_, lane)| lane.as_bytes().to_vec()))
     .fetch_all(pool.inner())
     .await
     .map_err(Error::doing(DOING))?;
@@ -239,9 +283,11 @@ pub async fn unknowns_list(pool: &Pool, filter: Filter) -> Result<Vec<Unknown>, 
 /// Writes the command that settles a held unknown, and its audit row, in one transaction. The lane's owner applies it
 /// in its next settle transaction (design 5.8); [`command_result`] says when.
 ///
-/// `reason` has 1 to 1,000 characters (a CHECK refuses others).
+/// `reason` has 1 to 1,000 characters (a CHECK refuses others). With a `tenant`, other projects' deliveries are no
+/// unknowns.
 pub async fn unknown_resolve(
     pool: &Pool,
+    tenant: Option<TenantId>,
     delivery: DeliveryId,
     verdict: Verdict,
     reason: &str,
@@ -255,10 +301,11 @@ pub async fn unknown_resolve(
            WHERE c.bucket = l.bucket AND c.delivery_id = $1 AND c.applied_at IS NULL LIMIT 1) \
          FROM laneway_control.parked_lanes l WHERE l.unknown AND $1 = (SELECT e.delivery_id \
            FROM laneway_control.parked_events e WHERE e.lane = l.lane \
-           ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) \
+           ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) AND ($2::uuid IS NULL OR l.tenant_id = $2) \
          FOR NO KEY UPDATE OF l",
     )
     .bind(delivery.as_uuid())
+    .bind(tenant.map(|id| id.as_uuid()))
     .fetch_optional(&mut *transaction)
     .await
     .map_err(Error::doing(DOING))?;
@@ -272,10 +319,17 @@ pub async fn unknown_resolve(
     }
     let place = (lane.as_slice(), bucket);
     let tenant = TenantId::from_uuid(tenant);
-    let command =
+    let (command, created_at) =
         command_insert(&mut transaction, tenant, delivery, place, verdict, reason, actor).await?;
     transaction.commit().await.map_err(Error::doing(DOING))?;
-    Ok(Resolve::Written(command))
+    Ok(Resolve::Written(Resolution {
+        command,
+        verdict,
+        reason: reason.to_owned(),
+        actor: actor.to_owned(),
+        created_at,
+        answer: None,
+    }))
 }
 
 /// Writes a command on a delivery of the lane and bucket `place`, and its audit entry.
@@ -287,16 +341,13 @@ pub(crate) async fn command_insert(
     verdict: Verdict,
     reason: &str,
     actor: &str,
-) -> Result<i64, Error> {
+) -> Result<(i64, Timestamp), Error> {
     const DOING: &str = "writing a command";
     let (tenant, (lane, bucket)) = (tenant.as_uuid(), place);
-    let word = match verdict {
-        Verdict::Delivered => "delivered",
-        Verdict::NotApplied => "not_applied",
-    };
-    let command: i64 = sqlx::query_scalar(
+    let word = verdict.as_str();
+    let (command, created_at): (i64, DateTime<Utc>) = sqlx::query_as(
         "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, reason, actor) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING command_id",
+         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING command_id, created_at",
     )
     .bind(tenant)
     .bind(delivery.as_uuid())
@@ -320,7 +371,7 @@ pub(crate) async fn command_insert(
     .execute(connection)
     .await
     .map_err(Error::doing(DOING))?;
-    Ok(command)
+    Ok((command, loaded(created_at)))
 }
 
 /// What became of a command: `None` while it waits, else `applied` or the code of a refusal.
@@ -333,6 +384,53 @@ pub async fn command_result(pool: &Pool, command: i64) -> Result<Option<String>,
     .fetch_optional(pool.inner())
     .await
     .map_err(Error::doing("reading a command"))
+}
+
+/// What was said of the outcome of a delivery, newest first, `limit` at most.
+pub async fn resolutions_list(
+    pool: &Pool,
+    tenant: TenantId,
+    delivery: DeliveryId,
+    limit: u16,
+) -> Result<Vec<Resolution>, Error> {
+    const DOING: &str = "listing what was said of an outcome";
+    sqlx::query(
+        "SELECT command_id, verdict, reason, actor, created_at, applied_at, coalesce(result, 'applied') AS result \
+         FROM laneway_control.commands WHERE delivery_id = $1 AND tenant_id = $2 AND verdict <> 'erase' \
+         ORDER BY command_id DESC LIMIT $3",
+    )
+    .bind(delivery.as_uuid())
+    .bind(tenant.as_uuid())
+    .bind(i64::from(limit.min(MAX_LIMIT)))
+    .fetch_all(pool.inner())
+    .await
+    .map_err(Error::doing(DOING))?
+    .iter()
+    .map(read_resolution)
+    .collect()
+}
+
+fn read_resolution(row: &PgRow) -> Result<Resolution, Error> {
+    let read = || -> Result<_, sqlx::Error> {
+        let applied_at: Option<DateTime<Utc>> = row.try_get("applied_at")?;
+        let result: String = row.try_get("result")?;
+        Ok((
+            row.try_get::<String, _>("verdict")?,
+            Resolution {
+                command: row.try_get("command_id")?,
+                verdict: Verdict::Delivered,
+                reason: row.try_get("reason")?,
+                actor: row.try_get("actor")?,
+                created_at: loaded(row.try_get("created_at")?),
+                answer: applied_at.map(|at| (loaded(at), result)),
+            },
+        ))
+    };
+    let (word, resolution) = read().map_err(Error::doing("reading what was said of an outcome"))?;
+    match Verdict::parse(&word) {
+        Some(verdict) => Ok(Resolution { verdict, ..resolution }),
+        None => Err(Error::Stored { what: "verdict", value: word }),
+    }
 }
 
 fn read_lane(row: &PgRow, doing: &'static str) -> Result<Lane, Error> {

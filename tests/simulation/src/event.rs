@@ -303,6 +303,7 @@ pub enum Event {
 pub enum Word {
     Delivered,
     NotApplied,
+    GivenUp,
     Erase,
 }
 
@@ -311,6 +312,7 @@ impl From<Verdict> for Word {
         match verdict {
             Verdict::Delivered => Self::Delivered,
             Verdict::NotApplied => Self::NotApplied,
+            Verdict::GivenUp => Self::GivenUp,
             Verdict::Erase { .. } => Self::Erase,
         }
     }

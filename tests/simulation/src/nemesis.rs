@@ -73,7 +73,8 @@ impl World {
         } else {
             self.nemesis.index(self.store.deliveries.len()) as u32
         };
-        let verdict = self.nemesis.pick(&[Verdict::Delivered, Verdict::NotApplied]);
+        let verdict =
+            self.nemesis.pick(&[Verdict::Delivered, Verdict::NotApplied, Verdict::GivenUp]);
         if self.is_asked(delivery) {
             return; // people guess, and a guess may do it twice
         }

@@ -36,7 +36,7 @@ pub(crate) struct DeadLetter {
     r#type: String,
     /// `open`, `rewound` (sent again as `rewoundTo`), `discarded`, or `erased`. There may be more later.
     state: &'static str,
-    /// Why it was given up: `rejected` or `expired`. There may be more later.
+    /// Why it was given up: `rejected`, `expired`, `unknown` (nobody could say, and it was given up) or `erased`. There may be more later.
     cause: String,
     attempts: u32,
     /// What went wrong at the first attempt.
@@ -89,7 +89,7 @@ pub(crate) struct WholeDeadLetter {
         ("lane" = Option<String>, Query, description = "Of this lane", pattern = "^[0-9a-f]{32}$"),
         ("key" = Option<String>, Query, description = "Of this user key"),
         ("eventType" = Option<String>, Query, description = "Of this type; `order.*` is everything below `order`"),
-        ("cause" = Option<String>, Query, description = "Given up for this: `rejected`, `expired`"),
+        ("cause" = Option<String>, Query, description = "Given up for this: `rejected`, `expired`, `unknown`, `erased`"),
         ("state" = Option<String>, Query, description = "`open`, `rewound`, `discarded` or `erased`", pattern = "^(open|rewound|discarded|erased)$"),
         ("since" = Option<String>, Query, description = "Given up at this time or later, RFC 3339", format = DateTime),
         ("until" = Option<String>, Query, description = "Given up before this time, RFC 3339", format = DateTime),

@@ -8,8 +8,10 @@ pub(crate) mod events;
 pub(crate) mod meta;
 pub(crate) mod rewinds;
 pub(crate) mod subscriptions;
+pub(crate) mod unknowns;
 
 use crate::app::App;
+use crate::body::Fields;
 use crate::problem::Problem;
 use crate::query::Page;
 use axum::Json;
@@ -19,6 +21,9 @@ use chrono::{DateTime, SecondsFormat};
 use laneway_wire::{TenantId, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+/// Characters of a reason.
+const MAX_REASON: usize = 1_000;
 
 /// One page of a list.
 #[derive(Debug, Serialize, ToSchema)]
@@ -73,6 +78,17 @@ fn timestamp(text: &str) -> Option<Timestamp> {
 /// A text that PostgreSQL can hold.
 fn storable(text: &str) -> Option<String> {
     (!text.contains('\0')).then(|| text.to_owned())
+}
+
+/// Why somebody does what cannot be undone, for the audit log.
+fn reason(fields: &mut Fields<'_>) -> Option<String> {
+    let reason = fields.required_text("reason")?;
+    let length = reason.chars().count();
+    if length == 0 || length > MAX_REASON || reason.contains('\0') {
+        fields.error("reason", "out_of_range", "expected 1 to 1,000 characters");
+        return None;
+    }
+    Some(reason)
 }
 
 /// Where the page after this one begins, as an id.

@@ -29,9 +29,6 @@ const CREATE: Operation = Operation {
     status: StatusCode::ACCEPTED,
     location: "/api/v1/projects/{project}/rewinds/",
 };
-/// Characters of a reason.
-const MAX_REASON: usize = 1_000;
-
 /// A new command. Without a filter it means all open dead letters of the project.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
@@ -59,7 +56,7 @@ pub(crate) struct NewRewindBody {
     key: Option<String>,
     /// Of this type; `order.*` is everything below `order`.
     event_type: Option<String>,
-    /// Given up for this: `rejected`, `expired`, `erased`.
+    /// Given up for this: `rejected`, `expired`, `unknown`, `erased`.
     cause: Option<String>,
     /// Given up at this time or later; of a replay, events emitted at this time or later, and required.
     #[schema(format = DateTime)]
@@ -300,7 +297,7 @@ async fn change(
 ) -> Result<Response, Problem> {
     let id: RewindId = access.id()?;
     let mut fields = Fields::read(body)?;
-    let reason = reason(&mut fields);
+    let reason = super::reason(&mut fields);
     fields.finish()?;
     let mut work = Work::begin(app.pool(), access.tenant).await?;
     let now =
@@ -326,14 +323,14 @@ fn read(body: &[u8]) -> Result<Asked, Problem> {
     let mut fields = Fields::read(body)?;
     let action = fields.choice("action", "rewind, discard, replay", Action::parse);
     let dry_run = fields.boolean("dryRun").unwrap_or(false);
-    let reason = reason(&mut fields);
+    let reason = super::reason(&mut fields);
     let selection = Selection {
         deliveries: deliveries(&mut fields),
         endpoint: fields.choice("endpointId", "endpoints' ids", |text| text.parse().ok()),
         lane: fields.choice("lane", "lanes' ids", |text| text.parse().ok()),
         user_key: fields.choice("key", "texts without NUL", super::storable),
         event_type: fields.choice("eventType", "event types", super::storable),
-        cause: fields.choice("cause", "rejected, expired", super::storable),
+        cause: fields.choice("cause", "rejected, expired, unknown, erased", super::storable),
         since: fields.choice("since", "RFC 3339 times", super::timestamp),
         until: fields.choice("until", "RFC 3339 times", super::timestamp),
     };
@@ -366,16 +363,6 @@ fn read(body: &[u8]) -> Result<Asked, Problem> {
         return Err(problem::BODY_NOT_VALID.problem());
     };
     Ok(Asked { action, selection, reason, dry_run })
-}
-
-fn reason(fields: &mut Fields<'_>) -> Option<String> {
-    let reason = fields.required_text("reason")?;
-    let length = reason.chars().count();
-    if length == 0 || length > MAX_REASON || reason.contains('\0') {
-        fields.error("reason", "out_of_range", "expected 1 to 1,000 characters");
-        return None;
-    }
-    Some(reason)
 }
 
 fn deliveries(fields: &mut Fields<'_>) -> Option<Vec<DeliveryId>> {

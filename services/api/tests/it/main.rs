@@ -17,3 +17,4 @@ mod reading;
 mod rewinds;
 mod secrets;
 mod support;
+mod unknowns;

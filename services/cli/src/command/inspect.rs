@@ -200,7 +200,7 @@ pub(super) async fn unknowns(command: Unknowns, origins: &Origins, output: Outpu
     match command {
         Unknowns::List(selection) => {
             let pool = connect(&selection.database, origins).await?;
-            let rows = inspect::unknowns_list(&pool, filter(&selection))
+            let rows = inspect::unknowns_list(&pool, filter(&selection), None)
                 .await?
                 .iter()
                 .map(|unknown| {
@@ -257,20 +257,22 @@ async fn resolve(
     let verdict = match verdict {
         Verdict::Delivered => inspect::Verdict::Delivered,
         Verdict::NotApplied => inspect::Verdict::NotApplied,
+        Verdict::GivenUp => inspect::Verdict::GivenUp,
     };
-    let command = match inspect::unknown_resolve(pool, delivery, verdict, reason, actor).await? {
-        Resolve::Written(command) => command,
-        Resolve::Waiting(command) => {
-            let message = format!("command {command} for {delivery} is still waiting");
-            return Err(Failure::new(ExitCode::Conflict, message)
-                .hint("the owner of its lane applies it; is deliver running?"));
-        }
-        Resolve::NotUnknown => {
-            let message = format!("the outcome of {delivery} is not a held unknown");
-            return Err(Failure::new(ExitCode::NotFound, message)
-                .hint("`laneway deliveries show` says where it is"));
-        }
-    };
+    let command =
+        match inspect::unknown_resolve(pool, None, delivery, verdict, reason, actor).await? {
+            Resolve::Written(resolution) => resolution.command,
+            Resolve::Waiting(command) => {
+                let message = format!("command {command} for {delivery} is still waiting");
+                return Err(Failure::new(ExitCode::Conflict, message)
+                    .hint("the owner of its lane applies it; is deliver running?"));
+            }
+            Resolve::NotUnknown => {
+                let message = format!("the outcome of {delivery} is not a held unknown");
+                return Err(Failure::new(ExitCode::NotFound, message)
+                    .hint("`laneway deliveries show` says where it is"));
+            }
+        };
     if no_wait {
         output.say(&format!("command {command} is written; the owner of the lane will apply it"));
         return Ok(());

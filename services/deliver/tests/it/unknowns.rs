@@ -30,26 +30,32 @@ async fn an_unknown_is_held_until_a_person_says_what_happened() {
     world.receiver.set_rules(vec![
         Rule::always(Behaviour::Close).header("x-key", "lost").times(1),
         Rule::always(Behaviour::status(504)).header("x-key", "gateway").times(1),
+        Rule::always(Behaviour::Close).header("x-key", "hopeless").times(1),
     ]);
     let mut records = Vec::new();
-    for key in ["lost", "gateway", "fine"] {
+    for key in ["lost", "gateway", "fine", "hopeless"] {
         records.extend((0..2).map(|_| world.record(endpoint, key)));
     }
     let deliver = world.start("one");
     world.produce(&records).await;
-    world.wait_value(HELD, "2").await;
+    world.wait_value(HELD, "3").await;
     world.wait_settled(2).await;
     world.wait_value(INTENTS, "0").await;
     let sent = world.requests().len();
-    assert_eq!(sent, 4, "nothing goes out behind or instead of a held unknown");
+    assert_eq!(sent, 5, "nothing goes out behind or instead of a held unknown");
     say(&world, &records[0], "delivered").await;
     say(&world, &records[2], "not_applied").await;
     say(&world, &records[4], "delivered").await;
-    world.wait_settled(6).await;
+    say(&world, &records[6], "given_up").await;
+    world.wait_settled(8).await;
     world.wait_value(HELD, "0").await;
     let results =
         "SELECT string_agg(result, ' ' ORDER BY command_id) FROM laneway_control.commands";
-    world.wait_value(results, "applied applied not_unknown").await;
+    world.wait_value(results, "applied applied not_unknown applied").await;
+    let dead =
+        "SELECT string_agg(reason || ' ' || attempts, ',') FROM laneway_control.dead_letters";
+    world.wait_value(dead, "unknown 1").await;
+    assert_eq!(world.requests_of(&records[6]).len(), 1, "what was given up is not sent again");
     assert_eq!(world.requests_of(&records[0]).len(), 1, "a person said that it was applied");
     let again = world.requests_of(&records[2]);
     assert_eq!(again.iter().map(|entry| entry.attempt).collect::<Vec<_>>(), [Some(1), Some(2)]);

@@ -84,14 +84,15 @@ async fn only_a_definite_answer_settles_an_unknown() {
     assert_eq!(world.value(audit).await, "2");
     // A person sees what is going on, and can end it.
     let filter = Filter { tenant: None, endpoint: None, limit: 10 };
-    let unknowns = unknowns_list(&world.pool, filter).await.unwrap();
+    let unknowns = unknowns_list(&world.pool, filter, None).await.unwrap();
     let down = unknowns.iter().find(|unknown| {
         unknown.lane.head.is_some_and(|head| head.delivery == records[3].head.delivery_id())
     });
     let (answer, detail) = down.unwrap().answer.clone().unwrap();
     assert_eq!((answer.as_str(), detail.as_str()), ("unknown", "status 503, fits nothing"));
     let id = records[3].head.delivery_id();
-    let written = unknown_resolve(&world.pool, id, Verdict::Delivered, "called them", "ann").await;
+    let written =
+        unknown_resolve(&world.pool, None, id, Verdict::Delivered, "called them", "ann").await;
     assert!(matches!(written.unwrap(), Resolve::Written(_)));
     one.stop().await;
 }
@@ -193,7 +194,7 @@ async fn an_answer_that_comes_too_late_counts_for_nothing() {
     assert_eq!(settle(&slow, Answer::NotApplied).await, Settled::Stale);
     // A person was quicker.
     let id = record.head.delivery_id();
-    unknown_resolve(&world.pool, id, Verdict::Delivered, "called them", "ann").await.unwrap();
+    unknown_resolve(&world.pool, None, id, Verdict::Delivered, "called them", "ann").await.unwrap();
     assert_eq!(settle(&new, Answer::NotApplied).await, Settled::Stale);
     assert_eq!(verdict(&world, &record).await, "delivered by ann");
     // What is decided is not asked about; what has gone on is forgotten.

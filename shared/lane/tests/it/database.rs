@@ -136,7 +136,7 @@ impl Database {
                     self.clock_from.insert(lane, now);
                 }
                 if let Some(command) = command {
-                    self.commands_done.insert(command, "delivered");
+                    self.commands_done.insert(command, "applied");
                 }
                 if may_unpark && self.head(lane).is_none() && self.lanes.remove(&lane).is_some() {
                     unparked.push(lane);

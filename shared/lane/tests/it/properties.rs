@@ -61,7 +61,8 @@ fn step(world: &mut World, number: u32, faults: bool, fresh: &dyn Fn() -> Core) 
             if !lanes.is_empty() {
                 let verdict = match detail % 5 {
                     0 | 1 => Verdict::Delivered,
-                    2 | 3 => Verdict::NotApplied,
+                    2 => Verdict::NotApplied,
+                    3 => Verdict::GivenUp,
                     _ => Verdict::Erase { before: world.now },
                 };
                 world.command(lanes[pick(lanes.len())], verdict);

@@ -359,7 +359,7 @@ fn a_410_disables_the_endpoint_and_keeps_its_lanes_until_it_is_enabled_again() {
 
 #[test]
 fn an_unknown_of_a_hold_endpoint_waits_for_a_word() {
-    for verdict in [Verdict::Delivered, Verdict::NotApplied] {
+    for verdict in [Verdict::Delivered, Verdict::NotApplied, Verdict::GivenUp] {
         let mut world = world(roomy());
         let first = world.publish(HOLD, "k", 0);
         let second = world.publish(HOLD, "k", 0);
@@ -374,12 +374,18 @@ fn an_unknown_of_a_hold_endpoint_waits_for_a_word() {
         assert_eq!(world.db.commands_done[&early], "not_unknown");
         match verdict {
             Verdict::Delivered => {
-                assert_eq!(world.db.commands_done[&command], "delivered");
+                assert_eq!(world.db.commands_done[&command], "applied");
                 assert_eq!(world.sent(), [first, second]);
             }
             Verdict::NotApplied => {
                 assert_eq!(world.db.commands_done[&command], "released");
                 assert_eq!(world.sent(), [first, first], "and time on hold is no trying time");
+            }
+            Verdict::GivenUp => {
+                assert_eq!(world.db.commands_done[&command], "applied");
+                let given_up = FinalOutcome::DeadLettered { reason: "unknown" };
+                assert_eq!(world.db.inbox[&first], given_up);
+                assert_eq!(world.sent(), [first, second]);
             }
             Verdict::Erase { .. } => unreachable!("not among the words above"),
         }
@@ -423,7 +429,7 @@ fn a_word_that_comes_before_the_core_knows_of_the_unknown_waits_for_it() {
     world.pump();
     assert!(!world.db.commands_done.contains_key(&command), "the request may still travel (P1)");
     world.pass(2 * SECOND);
-    assert_eq!(world.db.commands_done[&command], "delivered");
+    assert_eq!(world.db.commands_done[&command], "applied");
     world.check_end();
 }
 

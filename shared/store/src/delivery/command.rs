@@ -68,6 +68,7 @@ pub async fn commands_open(
         let verdict = match (verdict.as_str(), before) {
             ("delivered", _) => Verdict::Delivered,
             ("not_applied", _) => Verdict::NotApplied,
+            ("given_up", _) => Verdict::GivenUp,
             ("erase", Some(before)) => Verdict::Erase { before: loaded(before) },
             _ => return Err(Error::Stored { what: "verdict", value: verdict }),
         };

@@ -87,8 +87,11 @@ impl Checker for Held {
                 if story.held && *outcome == Outcome::Expired {
                     return Err(format!("delivery {delivery} is a held unknown and expired"));
                 }
-                let word = story.words.iter().any(|(_, word)| *word == Word::Delivered);
-                if *command && !word {
+                let ends = match outcome {
+                    Outcome::Delivered => Word::Delivered,
+                    _ => Word::GivenUp,
+                };
+                if *command && !story.words.iter().any(|(_, word)| *word == ends) {
                     return Err(format!("delivery {delivery} ended by a command that nobody gave"));
                 }
                 Ok(())
