@@ -2,7 +2,7 @@
 
 use crate::output::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use laneway_wire::{DeliveryId, EndpointId, TenantId};
+use laneway_wire::{DeliveryId, EndpointId, ErasureId, TenantId};
 use std::path::PathBuf;
 
 /// What `laneway help` says about how a command ends.
@@ -407,6 +407,9 @@ pub(crate) struct Erase {
     /// Of this user key alone; of the whole project without it.
     #[arg(long, value_name = "KEY")]
     pub(crate) user_key: Option<String>,
+    /// End this erasure where it is: rewinds of the project wait no more. What is erased stays so.
+    #[arg(long, value_name = "ERASURE", conflicts_with_all = ["user_key", "dry_run"])]
+    pub(crate) cancel: Option<ErasureId>,
     #[command(flatten)]
     pub(crate) how: How,
 }

@@ -26,6 +26,13 @@ pub(crate) async fn work(
                 failpoint::hit("rewind.after_page");
                 let rewind = step.rewind;
                 metrics.rewound(rewind.action.as_str(), step.done);
+                if rewind.state == State::Done && rewind.set_aside > 0 {
+                    tracing::warn!(
+                        rewind = %rewind.id, set_aside = rewind.set_aside,
+                        example = rewind.example.as_deref().unwrap_or_default(),
+                        "a command is done but for dead letters that cannot be sent again"
+                    );
+                }
                 if rewind.state == State::Done {
                     tracing::info!(
                         rewind = %rewind.id, action = rewind.action.as_str(), done = rewind.done,

@@ -59,6 +59,20 @@ macro_rules! selected {
 }
 pub(crate) use selected;
 
+/// The condition of a command over dead letters: those that are selected, open and, unless it discards (`$10`), can be
+/// sent. What may have been applied and was given up is sent again only by who names it, or its cause.
+macro_rules! meant {
+    () => {
+        concat!(
+            crate::dead_letters::selected!(),
+            " AND d.state = 'open' AND ($10 OR ((d.reason <> 'unknown' OR $7 = 'unknown' OR $2 IS NOT NULL) \
+              AND EXISTS (SELECT FROM laneway_control.endpoints e \
+                WHERE e.tenant_id = $1 AND e.endpoint_id = d.endpoint_id AND e.state <> 'deleted')))"
+        )
+    };
+}
+pub(crate) use meant;
+
 macro_rules! bind_selection {
     ($query:expr, $selection:expr) => {{
         let selection: &crate::dead_letters::Selection = $selection;

@@ -108,6 +108,11 @@ impl Error {
         self.has_code("55P03")
     }
 
+    /// Whether the statement did not end within its `statement_timeout`.
+    pub fn is_statement_timeout(&self) -> bool {
+        self.has_code("57014")
+    }
+
     /// Name of the constraint that refused the row, if one did.
     pub fn constraint(&self) -> Option<&str> {
         match self {
@@ -130,6 +135,16 @@ impl Error {
             }
         ) || self.has_code("57P01")
             || self.has_code("57P02")
+    }
+
+    /// What was being done, and what the database says to it: for whoever gave a command that failed.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Database { doing, source: sqlx::Error::Database(error) } => {
+                format!("{doing}: {}", error.message())
+            }
+            _ => self.to_string(),
+        }
     }
 
     fn has_class(&self, wanted: &str) -> bool {

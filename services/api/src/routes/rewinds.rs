@@ -15,7 +15,7 @@ use laneway_store::dead_letters::Selection;
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
     self as store, Action, MAX_NAMED, NewRewind, Refusal, State as Stage, rewind_change,
-    rewind_create, rewind_get, rewind_preview, rewind_refusal, rewinds_list,
+    rewind_create, rewind_get, rewind_preview, rewinds_list,
 };
 use laneway_wire::{DeliveryId, RewindId};
 use serde::Serialize;
@@ -29,6 +29,9 @@ const CREATE: Operation = Operation {
     status: StatusCode::ACCEPTED,
     location: "/api/v1/projects/{project}/rewinds/",
 };
+/// A count may take this part of a request's time: there are two at most, and the command is to be written after them.
+const COUNTS: u32 = 4;
+
 /// A new command. Without a filter it means all open dead letters of the project.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
@@ -95,12 +98,22 @@ pub(crate) struct Rewind {
     action: &'static str,
     /// `running`, `paused`, `done` or `cancelled`.
     state: &'static str,
-    /// Deliveries that it meant when it was given; of a replay up to 1,000,000.
-    matched: u64,
+    /// Deliveries that it meant when it was given; null: too many to be counted in time. It is done all the same.
+    #[schema(required = true)]
+    matched: Option<u64>,
     /// Deliveries that it was done to so far.
     done: u64,
     /// Deliveries that it has left because another command was first.
     skipped: u64,
+    /// Dead letters that cannot be sent again, because what is kept of them is not valid. They stay open.
+    set_aside: u64,
+    /// The first of them, and a code that says why.
+    #[schema(required = true, example = "dlv_02K7cS0QmsKsTMhhNhGpJ3: unknown_version")]
+    set_aside_example: Option<String>,
+    /// What it waits for: `erasure` (of something of the project, until it is done), `command` (an earlier one of the
+    /// project), `deliveries` (so many of those sent again have no outcome that no more are sent); null: nothing.
+    #[schema(required = true)]
+    waits_for: Option<String>,
     /// Why its last page failed, if it did; it is tried again by itself.
     #[schema(required = true)]
     error: Option<String>,
@@ -119,22 +132,29 @@ pub(crate) struct Rewind {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RewindPreview {
-    /// Deliveries; of a replay up to 1,000,000.
-    matched: u64,
+    /// Deliveries. This and all that follow: null if they are too many to be counted in time; the command can be given
+    /// all the same.
+    #[schema(required = true)]
+    matched: Option<u64>,
     /// Of them, those in lanes of a user key: what came after them there may have been delivered, and they arrive
     /// behind it.
-    in_ordered_lanes: u64,
-    lanes: u64,
-    endpoints: u64,
+    #[schema(required = true)]
+    in_ordered_lanes: Option<u64>,
+    #[schema(required = true)]
+    lanes: Option<u64>,
+    #[schema(required = true)]
+    endpoints: Option<u64>,
     /// Bytes that would be sent at least.
-    bytes: u64,
+    #[schema(required = true)]
+    bytes: Option<u64>,
     #[schema(required = true, format = DateTime)]
     oldest: Option<String>,
     #[schema(required = true, format = DateTime)]
     newest: Option<String>,
     /// Of a replay: deliveries since then that cannot be sent again, because their events came from another source
-    /// database or are older than what the outbox keeps; up to 1,000,000.
-    unavailable: u64,
+    /// database or are older than what the outbox keeps.
+    #[schema(required = true)]
+    unavailable: Option<u64>,
 }
 
 /// Send again or discard
@@ -167,16 +187,18 @@ pub(crate) async fn create_rewind(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let new = read(&body)?;
-    let count = || rewind_preview(app.pool(), access.tenant, new.action, &new.selection);
+    // Before the claim: its transaction must not wait for a count, the server ends one that is silent.
+    let within = app.settings().request_timeout / COUNTS;
+    let preview =
+        rewind_preview(app.pool(), access.tenant, new.action, &new.selection, within).await?;
     if new.dry_run {
-        return Ok(Json(RewindPreview::from(count().await?)).into_response());
+        return Ok(Json(RewindPreview::from(preview)).into_response());
     }
     let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };
-    let preview = count().await?;
-    match rewind_refusal(app.pool(), new.action, &preview).await? {
+    match preview.refusal {
         Some(Refusal::OutboxNotRead) => return Err(problem::OUTBOX_NOT_READ.problem()),
         Some(Refusal::NothingToReplay) => return Err(problem::NOTHING_TO_REPLAY.problem()),
         None => {}
@@ -389,6 +411,9 @@ impl From<store::Rewind> for Rewind {
             matched: rewind.matched,
             done: rewind.done,
             skipped: rewind.skipped,
+            set_aside: rewind.set_aside,
+            set_aside_example: rewind.example,
+            waits_for: rewind.waits,
             error: rewind.error,
             reason: rewind.reason,
             actor: rewind.actor,
@@ -401,14 +426,15 @@ impl From<store::Rewind> for Rewind {
 
 impl From<store::Preview> for RewindPreview {
     fn from(preview: store::Preview) -> Self {
+        let counted = preview.counted;
         Self {
-            matched: preview.matched,
-            in_ordered_lanes: preview.ordered,
-            lanes: preview.lanes,
-            endpoints: preview.endpoints,
-            bytes: preview.bytes,
-            oldest: preview.oldest.map(rfc3339),
-            newest: preview.newest.map(rfc3339),
+            matched: preview.matched(),
+            in_ordered_lanes: counted.map(|counted| counted.ordered),
+            lanes: counted.map(|counted| counted.lanes),
+            endpoints: counted.map(|counted| counted.endpoints),
+            bytes: counted.map(|counted| counted.bytes),
+            oldest: counted.and_then(|counted| counted.oldest).map(rfc3339),
+            newest: counted.and_then(|counted| counted.newest).map(rfc3339),
             unavailable: preview.unavailable,
         }
     }

@@ -2,9 +2,10 @@
 
 use crate::support::{Api, Tenant, dead_letter};
 use laneway_store::keys::Scope;
-use laneway_testkit::sql;
+use laneway_testkit::{Stack, sql};
 use laneway_wire::{DeliveryId, EventId};
 use serde_json::json;
+use std::time::Duration;
 
 async fn dead(api: &Api, tenant: &Tenant, count: u32) -> (String, Vec<DeliveryId>) {
     let endpoint = api.endpoint(tenant).await;
@@ -176,4 +177,52 @@ async fn what_nobody_would_send_is_refused() {
     let discard = rewind.replace("rewind", "discard");
     let answer = api.post(&tenant, "rewinds", Some("k3"), discard.as_bytes()).await;
     assert_eq!(answer.status, 202, "nothing is sent by that");
+}
+
+/// A count that would take ten minutes: the server ends a transaction that is silent for five seconds, and the claim's
+/// does not wait for it.
+#[tokio::test]
+async fn a_command_that_cannot_be_counted_in_time_is_given_all_the_same() {
+    let database = Stack::shared().await.fresh_database().await;
+    let limit = Duration::from_secs(8);
+    let api = Api::with(&database, |settings| settings.api.request_timeout = limit).await;
+    let tenant = api.tenant().await;
+    let endpoint = api.endpoint(&tenant).await;
+    let id: laneway_wire::EndpointId = endpoint.parse().unwrap();
+    let delivered = format!(
+        "SELECT laneway.emit('{t}', 'order.created', 'k', ''); \
+         INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms) \
+         SELECT laneway_control.first_delivery_id(event_id, '{e}'), '{t}', '{e}', event_id, 1, 1, 1 FROM laneway.outbox; \
+         CREATE OR REPLACE FUNCTION laneway_control.first_delivery_id(event uuid, endpoint uuid) RETURNS uuid \
+           LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN event; END $$",
+        t = tenant.id.as_uuid(),
+        e = id.as_uuid()
+    );
+    sql(&api.database, &delivered).await.unwrap();
+    let replay = |dry: bool| {
+        format!(
+            r#"{{"action":"replay","reason":"x","dryRun":{dry},"endpointId":"{endpoint}","since":"2020-01-01T00:00:00Z"}}"#
+        )
+    };
+    let dry = api.post(&tenant, "rewinds", None, replay(true).as_bytes()).await;
+    assert_eq!((dry.status, &dry.json()["matched"]), (200, &json!(null)));
+    assert_eq!(dry.json()["unavailable"], json!(null));
+    let made = api.post(&tenant, "rewinds", Some("k1"), replay(false).as_bytes()).await;
+    assert_eq!(made.status, 202, "{made:?}");
+    assert_eq!(
+        (&made.json()["matched"], &made.json()["state"], &made.json()["waitsFor"]),
+        (&json!(null), &json!("running"), &json!(null))
+    );
+    let again = api.post(&tenant, "rewinds", Some("k1"), replay(false).as_bytes()).await;
+    assert_eq!(again.body, made.body);
+    assert_eq!(api.count("SELECT count(*) FROM laneway_control.rewinds").await, 1);
+    // While something of the project is being erased, it says so.
+    let erasure = format!(
+        "INSERT INTO laneway_control.erasures (tenant_id, erasure_id, reason, actor, before) \
+         VALUES ('{}', gen_random_uuid(), 'r', 'ann', now())",
+        tenant.id.as_uuid()
+    );
+    sql(&api.database, &erasure).await.unwrap();
+    let path = format!("rewinds/{}", made.json()["id"].as_str().unwrap());
+    assert_eq!(api.get(&tenant, &path).await.json()["waitsFor"], json!("erasure"));
 }

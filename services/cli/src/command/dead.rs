@@ -15,8 +15,8 @@ use laneway_store::dead_letters::{
 };
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
-    self, Action, MAX_NAMED, NewRewind, Preview, Refusal, State, rewind_change, rewind_create,
-    rewind_get, rewind_preview, rewind_refusal, rewinds_list,
+    self, Action, Counted, MAX_NAMED, NewRewind, Preview, Refusal, State, rewind_change,
+    rewind_create, rewind_get, rewind_preview, rewinds_list,
 };
 use laneway_store::{Pool, deliveries};
 use laneway_wire::{RewindId, TenantId, Timestamp};
@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// Above so many deliveries the number has to be typed, not only `y`.
 const MANY: u64 = 1_000;
+/// What a count may take; a command that means more than can be counted in that time is given all the same.
+const COUNT_TIME: Duration = Duration::from_secs(60);
 /// How often a command is looked at while it is watched.
 const WATCH_POLL: Duration = Duration::from_millis(200);
 /// Without a terminal there is a line no more often than this.
@@ -92,6 +94,8 @@ pub(super) async fn rewind(command: Rewind, origins: &Origins, output: Output) -
                 "matched",
                 "done",
                 "skipped",
+                "setAside",
+                "waitsFor",
                 "actor",
                 "createdAt",
             ];
@@ -106,6 +110,8 @@ pub(super) async fn rewind(command: Rewind, origins: &Origins, output: Output) -
                         json!(rewind.matched),
                         json!(rewind.done),
                         json!(rewind.skipped),
+                        json!(rewind.set_aside),
+                        json!(rewind.waits),
                         shown(&rewind.actor),
                         time(rewind.created_at),
                     ]
@@ -150,7 +156,7 @@ async fn command_to(
     how: How,
     output: Output,
 ) -> Result {
-    let preview = rewind_preview(pool, project, action, selection).await?;
+    let preview = rewind_preview(pool, project, action, selection, COUNT_TIME).await?;
     if how.dry_run {
         return output.one(preview_fields(&preview));
     }
@@ -160,10 +166,10 @@ async fn command_to(
         return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
     }
     output.say(&told(action, &preview));
-    if let Some(refusal) = rewind_refusal(pool, action, &preview).await? {
+    if let Some(refusal) = preview.refusal {
         return Err(refused(refusal));
     }
-    if preview.matched == 0 {
+    if preview.matched() == Some(0) {
         return Ok(());
     }
     if !how.yes {
@@ -197,23 +203,28 @@ fn refused(refusal: Refusal) -> Failure {
 
 /// What a command would do, in a line for people.
 fn told(action: Action, preview: &Preview) -> String {
-    let Preview { matched, ordered, lanes, endpoints, .. } = preview;
+    let Some(Counted { matched, ordered, lanes, endpoints, oldest, .. }) = preview.counted else {
+        return format!("more than can be counted in {} s", COUNT_TIME.as_secs());
+    };
     let mut line = match action {
         Action::Replay => format!("matched {matched} delivered events"),
         Action::Rewind | Action::Discard => {
             format!("matched {matched} dead letters in {lanes} lanes on {endpoints} endpoints")
         }
     };
-    if let Some(oldest) = preview.oldest {
+    if let Some(oldest) = oldest {
         line += &format!("; oldest {}", time(oldest).as_str().unwrap_or_default());
     }
-    if preview.unavailable > 0 {
-        line += &format!(
-            "; {} more cannot be sent again: from another source database, or older than the outbox keeps",
-            preview.unavailable
-        );
+    match preview.unavailable {
+        Some(0) => {}
+        Some(gone) => {
+            line += &format!(
+                "; {gone} more cannot be sent again: from another source database, or older than the outbox keeps"
+            );
+        }
+        None => line += "; not counted: what cannot be sent again",
     }
-    if *ordered > 0 && action != Action::Discard {
+    if ordered > 0 && action != Action::Discard {
         line +=
             "; what came after them in their lanes may have been delivered: they arrive behind it";
     }
@@ -225,8 +236,11 @@ fn confirm(action: Action, preview: &Preview, output: Output) -> Result {
         return Err(Failure::new(ExitCode::Refused, "not confirmed")
             .hint("give --yes where nobody can be asked"));
     }
-    let many = preview.matched > MANY || action == Action::Discard;
-    let wanted = if many { preview.matched.to_string() } else { "y".to_owned() };
+    let wanted = match preview.matched() {
+        Some(matched) if matched > MANY || action == Action::Discard => matched.to_string(),
+        Some(_) => "y".to_owned(),
+        None => action.as_str().to_owned(),
+    };
     output.warn(&format!("{} them? type {wanted} to go on", action.as_str()));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
@@ -240,7 +254,10 @@ fn confirm(action: Action, preview: &Preview, output: Output) -> Result {
 async fn watch(pool: &Pool, id: RewindId, output: Output) -> Result {
     let first = find(pool, id).await?;
     let bar = (std::io::stderr().is_terminal() && !output.quiet).then(|| {
-        let bar = ProgressBar::new(first.matched);
+        let bar = match first.matched {
+            Some(matched) => ProgressBar::new(matched),
+            None => ProgressBar::no_length(),
+        };
         // The template is fixed and tested; without a style the bar is plainer.
         match ProgressStyle::with_template(TEMPLATE) {
             Ok(style) => bar.with_style(style),
@@ -251,15 +268,24 @@ async fn watch(pool: &Pool, id: RewindId, output: Output) -> Result {
     loop {
         let now = find(pool, id).await?;
         let mut line = format!("ok {} · skipped {}", now.done, now.skipped);
+        if now.set_aside > 0 {
+            line += &format!(" · set aside {}", now.set_aside);
+        }
+        if let Some(waits) = &now.waits {
+            line += &format!(" · waits for {waits}");
+        }
         if let Some(error) = &now.error {
             line += &format!(" · failed, is tried again: {error}");
         }
         if let Some(bar) = &bar {
-            bar.set_position(now.done + now.skipped);
+            bar.set_position(now.done + now.skipped + now.set_aside);
             bar.set_message(line);
         } else if clock::monotonic().saturating_sub(last_line) >= LINE_EVERY {
             last_line = clock::monotonic();
-            output.say(&format!("{line} of {}", now.matched));
+            match now.matched {
+                Some(matched) => output.say(&format!("{line} of {matched}")),
+                None => output.say(&line),
+            }
         }
         if now.state != State::Running {
             if let Some(bar) = bar {
@@ -331,6 +357,9 @@ fn fields(rewind: &rewinds::Rewind) -> Vec<(&'static str, Value)> {
         ("matched", json!(rewind.matched)),
         ("done", json!(rewind.done)),
         ("skipped", json!(rewind.skipped)),
+        ("setAside", json!(rewind.set_aside)),
+        ("setAsideExample", json!(rewind.example)),
+        ("waitsFor", json!(rewind.waits)),
         ("error", rewind.error.as_ref().map_or(Value::Null, shown)),
         ("reason", shown(&rewind.reason)),
         ("actor", shown(&rewind.actor)),
@@ -341,14 +370,16 @@ fn fields(rewind: &rewinds::Rewind) -> Vec<(&'static str, Value)> {
 }
 
 fn preview_fields(preview: &Preview) -> Vec<(&'static str, Value)> {
+    let counted = preview.counted;
+    let of = |count: fn(Counted) -> u64| json!(counted.map(count));
     vec![
-        ("matched", json!(preview.matched)),
-        ("inOrderedLanes", json!(preview.ordered)),
-        ("lanes", json!(preview.lanes)),
-        ("endpoints", json!(preview.endpoints)),
-        ("bytes", json!(preview.bytes)),
-        ("oldest", maybe_time(preview.oldest)),
-        ("newest", maybe_time(preview.newest)),
+        ("matched", of(|counted| counted.matched)),
+        ("inOrderedLanes", of(|counted| counted.ordered)),
+        ("lanes", of(|counted| counted.lanes)),
+        ("endpoints", of(|counted| counted.endpoints)),
+        ("bytes", of(|counted| counted.bytes)),
+        ("oldest", maybe_time(counted.and_then(|counted| counted.oldest))),
+        ("newest", maybe_time(counted.and_then(|counted| counted.newest))),
         ("unavailable", json!(preview.unavailable)),
     ]
 }

@@ -367,4 +367,11 @@ async fn an_erasure_is_counted_confirmed_written_and_joined() {
     let audit = installed.sql("SELECT actor, action FROM laneway_control.audit_log").await;
     let texts: Vec<&str> = audit[0].iter().flatten().map(String::as_str).collect();
     assert_eq!((audit.len(), texts), (1, vec!["ada", "erasure.begin"]));
+    let id = first["erasureId"].as_str().unwrap();
+    let end = [&erase[..], &["--cancel", id, "--reason", "a mistake", "-o", "json"]].concat();
+    for _ in 0..2 {
+        assert_eq!(json(&installed.run(&end).ok())["state"], "cancelled");
+    }
+    let audit = "SELECT count(*) FROM laneway_control.audit_log WHERE action = 'erasure.cancel'";
+    assert_eq!(installed.sql(audit).await[0][0].as_deref(), Some("1"));
 }

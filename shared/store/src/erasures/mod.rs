@@ -17,6 +17,7 @@
 //! * Something is sent again: no page of a rewind or replay of the project is made from the command to its end, and a page
 //!   that had begun is waited for ([`erasure_keeps_out`]). Afterwards there is nothing to copy: dead letters are closed,
 //!   rows say that they are erased.
+//! * A person ends it ([`erasure_cancel`]): what is erased stays so, and what an owner was told may still end.
 //! * The log is lost: marks of another generation count for nothing, and rows that a shard goes back to are waited for
 //!   again. What is published of an erased row says so, and ends unsent in its place.
 
@@ -35,6 +36,9 @@ use uuid::Uuid;
 
 /// Class of the advisory locks that keep pages of rewinds and the beginning of an erasure of one project apart.
 const LOCK: i32 = 0x4c61_6e03;
+
+/// The phase of one that a person has ended.
+const CANCELLED: i16 = 4;
 
 /// An erasure and how far it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,8 +68,10 @@ pub struct Erasure {
     pub results: u64,
     /// When it was commanded.
     pub created_at: Timestamp,
-    /// When it was done.
+    /// When it was done or cancelled.
     pub finished_at: Option<Timestamp>,
+    /// A person has ended it before it was done.
+    pub cancelled: bool,
 }
 
 /// What an erasure would erase now.
@@ -182,6 +188,48 @@ pub async fn erasure_create(
     read(&row)
 }
 
+/// Ends an erasure that is not done, audited: nothing more of it happens, and what is erased stays so. What was told to
+/// the owners of lanes is withdrawn, but for what they have taken up. `None` if the project has none of this id; else what
+/// it is now, which is not cancelled if it was done.
+pub async fn erasure_cancel(
+    work: &mut Work,
+    id: ErasureId,
+    reason: &str,
+    actor: &str,
+) -> Result<Option<Erasure>, Error> {
+    const DOING: &str = "cancelling an erasure";
+    let tenant = work.tenant().as_uuid();
+    let row = sqlx::query(
+        "WITH ended AS (UPDATE laneway_control.erasures SET phase = $3, waits = NULL, updated_at = clock_timestamp(), \
+             finished_at = clock_timestamp() WHERE tenant_id = $1 AND erasure_id = $2 AND phase < 3 RETURNING *), \
+         told AS (INSERT INTO laneway_control.audit_log (tenant_id, actor, action, object, detail) \
+           SELECT $1, $5, 'erasure.cancel', $6, jsonb_build_object('reason', $4::text, 'userKey', user_key) FROM ended), \
+         withdrawn AS (UPDATE laneway_control.commands c SET applied_at = now(), result = 'cancelled' FROM ended e \
+           WHERE c.tenant_id = $1 AND c.verdict = 'erase' AND c.applied_at IS NULL AND c.before = e.before) \
+         SELECT * FROM ended",
+    )
+    .bind(tenant)
+    .bind(id.as_uuid())
+    .bind(CANCELLED)
+    .bind(reason)
+    .bind(actor)
+    .bind(work.tenant().to_string())
+    .fetch_optional(work.connection())
+    .await
+    .map_err(Error::doing(DOING))?;
+    if let Some(row) = row {
+        return read(&row).map(Some);
+    }
+    sqlx::query("SELECT * FROM laneway_control.erasures WHERE tenant_id = $1 AND erasure_id = $2")
+        .bind(tenant)
+        .bind(id.as_uuid())
+        .fetch_optional(work.connection())
+        .await
+        .map_err(Error::doing(DOING))?
+        .map(|row| read(&row))
+        .transpose()
+}
+
 /// One erasure.
 pub async fn erasure_get(pool: &Pool, id: ErasureId) -> Result<Option<Erasure>, Error> {
     sqlx::query("SELECT * FROM laneway_control.erasures WHERE erasure_id = $1")
@@ -234,6 +282,7 @@ fn read(row: &PgRow) -> Result<Erasure, Error> {
             results: count("results")?,
             created_at: time("created_at")?,
             finished_at: row.try_get::<Option<DateTime<Utc>>, _>("finished_at")?.map(loaded),
+            cancelled: row.try_get::<i16, _>("phase")? == CANCELLED,
         })
     };
     read().map_err(Error::doing("reading an erasure"))

@@ -7,11 +7,14 @@
 //! position. Two commands that mean the same dead letter: its row is locked and looked at again, so one of them finds
 //! it closed. Two workers: the command's row is locked, the second takes another one.
 
+mod copy;
+mod preview;
 mod step;
 
-pub use step::{Step, rewind_step};
+pub use preview::{Counted, Preview, Refusal, outbox_is_read, rewind_preview};
+pub use step::{MAX_UNSETTLED, Step, rewind_step};
 
-use crate::dead_letters::{Selection, bind_selection, selected};
+use crate::dead_letters::Selection;
 use crate::delivery::value::loaded;
 use crate::idempotency::Work;
 use crate::stored::stored_as;
@@ -24,8 +27,6 @@ use uuid::Uuid;
 
 /// Deliveries that a command may name one by one; a filter has no limit.
 pub const MAX_NAMED: usize = 1_000;
-/// What a preview of a replay counts up to.
-pub const MAX_COUNT: i64 = 1_000_000;
 /// Commands of a list at most.
 pub const MAX_LIMIT: u16 = 1_000;
 
@@ -55,6 +56,19 @@ pub enum State {
 
 stored_as!(Action { Rewind = "rewind", Discard = "discard", Replay = "replay" });
 stored_as!(State { Running = "running", Paused = "paused", Done = "done", Cancelled = "cancelled" });
+
+/// The columns of a command `r`, and what it waits for.
+macro_rules! columns {
+    () => {
+        "r.*, CASE WHEN r.state <> 'running' THEN NULL \
+           WHEN EXISTS (SELECT FROM laneway_control.erasures e WHERE e.tenant_id = r.tenant_id AND e.phase < 3) \
+             THEN 'erasure' \
+           WHEN EXISTS (SELECT FROM laneway_control.rewinds o WHERE o.tenant_id = r.tenant_id AND o.state = 'running' \
+             AND o.rewind_id < r.rewind_id) THEN 'command' \
+           ELSE r.waits END AS waits_for"
+    };
+}
+use columns;
 
 /// A command to be written. The caller has checked that a replay names its endpoint and a moment.
 #[derive(Debug, Clone, Copy)]
@@ -86,12 +100,19 @@ pub struct Rewind {
     pub actor: String,
     /// How far it is.
     pub state: State,
-    /// Deliveries that were meant when it was commanded; of a replay up to [`MAX_COUNT`].
-    pub matched: u64,
+    /// Deliveries that were meant when it was commanded; `None`: they could not be counted in time.
+    pub matched: Option<u64>,
     /// Deliveries that it was done to.
     pub done: u64,
     /// Deliveries that were looked at and left, because somebody was first.
     pub skipped: u64,
+    /// Deliveries that cannot be sent again, because their records are not valid; they stay dead letters.
+    pub set_aside: u64,
+    /// The first of them, and why.
+    pub example: Option<String>,
+    /// What it waits for: `erasure` (one of the project that is not done), `command` (an earlier one of the project),
+    /// `deliveries` (so much of what was sent again has no outcome: [`MAX_UNSETTLED`]).
+    pub waits: Option<String>,
     /// Why its last page failed, if it did; it is tried again.
     pub error: Option<String>,
     /// When it was commanded.
@@ -102,196 +123,36 @@ pub struct Rewind {
     pub finished_at: Option<Timestamp>,
 }
 
-/// What a command would mean now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Preview {
-    /// Deliveries; of a replay up to [`MAX_COUNT`].
-    pub matched: u64,
-    /// Of them, those in lanes of a user key: what came later there may have been delivered before them.
-    pub ordered: u64,
-    /// Different lanes; of a replay none are counted.
-    pub lanes: u64,
-    /// Different endpoints.
-    pub endpoints: u64,
-    /// Bytes that would be sent at least.
-    pub bytes: u64,
-    /// The first of them.
-    pub oldest: Option<Timestamp>,
-    /// The last of them.
-    pub newest: Option<Timestamp>,
-    /// Of a replay: deliveries since then that cannot be sent again, because their events came from another source or
-    /// are older than what the outbox keeps; up to [`MAX_COUNT`].
-    pub unavailable: u64,
-}
-
-/// What a replay means, as columns of a preview: what is in the log, and last what was delivered since then and is not.
-/// `$1` to `$6`: tenant, endpoint, the smallest id that it can have, [`MAX_COUNT`], type, moment.
-const REPLAY_COUNT: &str = "WITH log AS MATERIALIZED ( \
-   SELECT laneway_control.first_delivery_id(o.event_id, $2) AS delivery, \
-     $5::text IS NULL OR o.type = $5 OR (right($5, 2) = '.*' AND starts_with(o.type, left($5, -1))) AS meant \
-   FROM laneway.outbox o WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
-     AND o.created_at >= $6 AND o.tenant = $1 AND o.rewind IS NULL AND NOT o.erased LIMIT $4), \
- sent AS MATERIALIZED (SELECT i.delivery_id, i.settled_at FROM laneway_control.inbox i \
-   WHERE i.tenant_id = $1 AND i.endpoint_id = $2 AND i.outcome = 1 AND i.delivery_id >= $3 LIMIT $4), \
- kept AS (SELECT s.settled_at FROM sent s \
-   WHERE EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id AND l.meant)), \
- gone AS (SELECT count(*) AS unavailable FROM sent s \
-   WHERE NOT EXISTS (SELECT FROM log l WHERE l.delivery = s.delivery_id) \
-     AND NOT EXISTS (SELECT FROM laneway_control.rewound w WHERE w.delivery_id = s.delivery_id)) \
- SELECT count(*) AS matched, count(*), 0::bigint, (count(*) > 0)::int::bigint, 0::bigint, min(settled_at), \
-   max(settled_at), (SELECT unavailable FROM gone) FROM kept";
-
-/// Whether a relay reads the control database's outbox, by the relays' own word of the last five minutes: what a rewind
-/// or a replay writes there goes nowhere without.
-pub async fn outbox_is_read(pool: &Pool) -> Result<bool, Error> {
-    sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM laneway.relay_members WHERE seen_at > now() - interval '5 minutes')",
-    )
-    .fetch_one(pool.inner())
-    .await
-    .map_err(Error::doing("looking for a relay at the control database"))
-}
-
-/// Counts what a command would do now; changes nothing.
-pub async fn rewind_preview(
-    pool: &Pool,
-    tenant: TenantId,
-    action: Action,
-    selection: &Selection,
-) -> Result<Preview, Error> {
-    const DOING: &str = "counting what a command would do";
-    let row = match action {
-        Action::Rewind | Action::Discard => {
-            let query = sqlx::query(concat!(
-                "SELECT count(*), count(d.user_key), count(DISTINCT d.lane), count(DISTINCT d.endpoint_id), \
-                   coalesce(sum(octet_length(d.record)), 0)::bigint, min(d.dead_at), max(d.dead_at), 0::bigint \
-                 FROM laneway_control.dead_letters d WHERE d.tenant_id = $1 AND ",
-                selected!(),
-                " AND d.state = 'open' AND ($10 OR EXISTS (SELECT FROM laneway_control.endpoints e \
-                   WHERE e.tenant_id = $1 AND e.endpoint_id = d.endpoint_id AND e.state <> 'deleted'))"
-            ))
-            .bind(tenant.as_uuid());
-            bind_selection!(query, selection)
-                .bind(action == Action::Discard)
-                .fetch_one(pool.inner())
-                .await
-        }
-        Action::Replay => {
-            let since = selection.since.unwrap_or_default();
-            sqlx::query(REPLAY_COUNT)
-                .bind(tenant.as_uuid())
-                .bind(selection.endpoint.map(|id| id.as_uuid()))
-                .bind(first_id(since))
-                .bind(MAX_COUNT)
-                .bind(selection.event_type.as_deref())
-                .bind(crate::delivery::value::stored(since))
-                .fetch_one(pool.inner())
-                .await
-        }
-    }
-    .map_err(Error::doing(DOING))?;
-    let read = || -> Result<Preview, sqlx::Error> {
-        let count = |index| row.try_get::<i64, _>(index).map(|n| u64::try_from(n).unwrap_or(0));
-        let time = |index| -> Result<Option<Timestamp>, sqlx::Error> {
-            Ok(row.try_get::<Option<DateTime<Utc>>, _>(index)?.map(loaded))
-        };
-        Ok(Preview {
-            matched: count(0)?,
-            ordered: count(1)?,
-            lanes: count(2)?,
-            endpoints: count(3)?,
-            bytes: count(4)?,
-            oldest: time(5)?,
-            newest: time(6)?,
-            unavailable: count(7)?,
-        })
-    };
-    read().map_err(Error::doing(DOING))
-}
-
-/// Why a command that would send something is not written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// Deliveries are meant, and none of their events is in the control database's outbox.
-    NothingToReplay,
-    /// No relay reads the control database's outbox: what the command writes there would go nowhere.
-    OutboxNotRead,
-}
-
-/// Whether a command whose preview is this is to be refused. A discard sends nothing, and a command that means nothing is
-/// done at once.
-pub async fn rewind_refusal(
-    pool: &Pool,
-    action: Action,
-    preview: &Preview,
-) -> Result<Option<Refusal>, Error> {
-    if preview.matched == 0 {
-        let elsewhere = preview.unavailable > 0;
-        return Ok(elsewhere.then_some(Refusal::NothingToReplay));
-    }
-    let goes_out = action == Action::Discard || outbox_is_read(pool).await?;
-    Ok((!goes_out).then_some(Refusal::OutboxNotRead))
-}
-
 /// Writes a command, whose preview was this, and its audit entry. One that means nothing is done at once. A dead letter
-/// that comes later does not belong to it.
+/// that came after the preview does not belong to it.
 pub async fn rewind_create(
     work: &mut Work,
     new: NewRewind<'_>,
     preview: &Preview,
 ) -> Result<Rewind, Error> {
-    const DOING: &str = "writing a command";
     let tenant = work.tenant();
-    // How many are meant, the place before the first, and the last place that can be.
-    let (matched, position, until): (i64, i64, i64) = match new.action {
-        Action::Rewind | Action::Discard => {
-            let query = sqlx::query_as(concat!(
-                "SELECT count(*), coalesce(min(d.place), 0) - 1, coalesce(max(d.place), 0) \
-                 FROM laneway_control.dead_letters d WHERE d.tenant_id = $1 AND ",
-                selected!(),
-                " AND d.state = 'open' AND ($10 OR EXISTS (SELECT FROM laneway_control.endpoints e \
-                   WHERE e.tenant_id = $1 AND e.endpoint_id = d.endpoint_id AND e.state <> 'deleted'))"
-            ))
-            .bind(tenant.as_uuid());
-            bind_selection!(query, new.selection)
-                .bind(new.action == Action::Discard)
-                .fetch_one(work.connection())
-                .await
-        }
-        // The last row of the outbox that is visible now is the last that can have been delivered.
-        Action::Replay => {
-            sqlx::query_as(
-                "SELECT $3::bigint, coalesce(min(id), 0) - 1, coalesce(max(id), 0) FROM laneway.outbox \
-                 WHERE shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 AND created_at >= $2",
-            )
-            .bind(tenant.as_uuid())
-            .bind(crate::delivery::value::stored(new.selection.since.unwrap_or_default()))
-            .bind(i64::try_from(preview.matched).unwrap_or(i64::MAX))
-            .fetch_one(work.connection())
-            .await
-        }
-    }
-    .map_err(Error::doing(DOING))?;
-    let over = if new.action == Action::Replay { until == 0 } else { matched == 0 };
-    let row = sqlx::query(
+    let matched = preview.matched();
+    let (position, until) = preview.span;
+    let row = sqlx::query(concat!(
         "INSERT INTO laneway_control.rewinds AS r (tenant_id, rewind_id, action, selection, reason, actor, matched, \
            position, until, state, finished_at) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $10 THEN 'done' ELSE 'running' END, \
-           CASE WHEN $10 THEN now() END) RETURNING r.*",
-    )
+           CASE WHEN $10 THEN now() END) RETURNING ",
+        columns!()
+    ))
     .bind(tenant.as_uuid())
     .bind(Uuid::now_v7())
     .bind(new.action.as_str())
     .bind(sqlx::types::Json(new.selection))
     .bind(new.reason)
     .bind(new.actor)
-    .bind(matched)
+    .bind(matched.map(|matched| i64::try_from(matched).unwrap_or(i64::MAX)))
     .bind(position)
     .bind(until)
-    .bind(over)
+    .bind(matched == Some(0))
     .fetch_one(work.connection())
     .await
-    .map_err(Error::doing(DOING))?;
+    .map_err(Error::doing("writing a command"))?;
     let made = read(&row)?;
     let action = match new.action {
         Action::Rewind => "dead_letters.rewind",
@@ -314,11 +175,12 @@ pub async fn rewind_change(
 ) -> Result<Option<Rewind>, Error> {
     const DOING: &str = "changing a command";
     let tenant = work.tenant();
-    let row = sqlx::query(
-        "UPDATE laneway_control.rewinds SET state = $3, updated_at = now(), \
+    let row = sqlx::query(concat!(
+        "UPDATE laneway_control.rewinds AS r SET state = $3, updated_at = now(), \
            finished_at = CASE WHEN $3 = 'cancelled' THEN now() END \
-         WHERE tenant_id = $1 AND rewind_id = $2 AND state IN ('running', 'paused') AND state <> $3 RETURNING *",
-    )
+         WHERE tenant_id = $1 AND rewind_id = $2 AND state IN ('running', 'paused') AND state <> $3 RETURNING ",
+        columns!()
+    ))
     .bind(tenant.as_uuid())
     .bind(id.as_uuid())
     .bind(to.as_str())
@@ -334,14 +196,18 @@ pub async fn rewind_change(
         audit(work, actor, action, id, reason, None).await?;
         return read(&row).map(Some);
     }
-    sqlx::query("SELECT * FROM laneway_control.rewinds WHERE tenant_id = $1 AND rewind_id = $2")
-        .bind(tenant.as_uuid())
-        .bind(id.as_uuid())
-        .fetch_optional(work.connection())
-        .await
-        .map_err(Error::doing(DOING))?
-        .map(|row| read(&row))
-        .transpose()
+    sqlx::query(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM laneway_control.rewinds r WHERE r.tenant_id = $1 AND r.rewind_id = $2"
+    ))
+    .bind(tenant.as_uuid())
+    .bind(id.as_uuid())
+    .fetch_optional(work.connection())
+    .await
+    .map_err(Error::doing(DOING))?
+    .map(|row| read(&row))
+    .transpose()
 }
 
 /// One command; of `tenant`, or of all.
@@ -350,10 +216,11 @@ pub async fn rewind_get(
     tenant: Option<TenantId>,
     id: RewindId,
 ) -> Result<Option<Rewind>, Error> {
-    sqlx::query(
-        "SELECT * FROM laneway_control.rewinds \
-         WHERE ($1::uuid IS NULL OR tenant_id = $1) AND rewind_id = $2 LIMIT 1",
-    )
+    sqlx::query(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM laneway_control.rewinds r WHERE ($1::uuid IS NULL OR r.tenant_id = $1) AND r.rewind_id = $2 LIMIT 1"
+    ))
     .bind(tenant.map(|id| id.as_uuid()))
     .bind(id.as_uuid())
     .fetch_optional(pool.inner())
@@ -370,10 +237,12 @@ pub async fn rewinds_list(
     before: Option<RewindId>,
     limit: u16,
 ) -> Result<Vec<Rewind>, Error> {
-    sqlx::query(
-        "SELECT * FROM laneway_control.rewinds WHERE ($1::uuid IS NULL OR tenant_id = $1) \
-         AND ($2::uuid IS NULL OR rewind_id < $2) ORDER BY rewind_id DESC LIMIT $3",
-    )
+    sqlx::query(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM laneway_control.rewinds r WHERE ($1::uuid IS NULL OR r.tenant_id = $1) \
+         AND ($2::uuid IS NULL OR r.rewind_id < $2) ORDER BY r.rewind_id DESC LIMIT $3"
+    ))
     .bind(tenant.map(|id| id.as_uuid()))
     .bind(before.map(|id| id.as_uuid()))
     .bind(i64::from(limit.min(MAX_LIMIT)))
@@ -405,19 +274,13 @@ pub(crate) async fn rewound(
     .map_err(Error::doing("looking for rewinds"))
 }
 
-/// The smallest id that an event of this time can have.
-fn first_id(since: Timestamp) -> Uuid {
-    let millis = u128::try_from(since.as_millis()).unwrap_or(0);
-    Uuid::from_u128(millis << 80)
-}
-
 async fn audit(
     work: &mut Work,
     actor: &str,
     action: &'static str,
     object: RewindId,
     reason: &str,
-    meant: Option<(&Selection, u64)>,
+    meant: Option<(&Selection, Option<u64>)>,
 ) -> Result<(), Error> {
     let mut detail = serde_json::json!({ "reason": reason });
     if let Some((selection, matched)) = meant {
@@ -461,9 +324,14 @@ fn read(row: &PgRow) -> Result<Rewind, Error> {
             reason: row.try_get("reason")?,
             actor: row.try_get("actor")?,
             state,
-            matched: count("matched")?,
+            matched: row
+                .try_get::<Option<i64>, _>("matched")?
+                .map(|n| u64::try_from(n).unwrap_or(0)),
             done: count("done")?,
             skipped: count("skipped")?,
+            set_aside: count("set_aside")?,
+            example: row.try_get("example")?,
+            waits: row.try_get("waits_for")?,
             error: row.try_get("error")?,
             created_at: time("created_at")?,
             updated_at: time("updated_at")?,

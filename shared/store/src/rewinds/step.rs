@@ -1,22 +1,28 @@
 //! One page of one command.
 
-use super::{Action, Rewind, read};
-use crate::dead_letters::{bind_selection, decode, selected};
+use super::copy::{Original, json, note, number, write};
+use super::{Action, Rewind, columns, read};
+use crate::dead_letters::{bind_selection, meant};
 use crate::delivery::value::stored;
 use crate::erasures::erasure_keeps_out;
-use crate::relay::{self, StoredRewind};
 use crate::{Error, Pool};
-use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, Record};
+use bytes::Bytes;
+use laneway_wire::{DeliveryId, EventId, LaneMode, Record, TenantId};
 use sqlx::{PgConnection, Row};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use uuid::Uuid;
 
+/// Deliveries to one endpoint that were sent again and have no outcome, at most: commands stand in front of nobody
+/// (design section 4). A command whose next page could exceed it waits until as many are settled.
+pub const MAX_UNSETTLED: i64 = 10_000;
 /// Dead letters of a page, and rows of the log that one looks at.
 const ROWS: i64 = 1_000;
 /// Payload bytes of a page at most, and one row.
 const BYTES: i64 = 8 * 1024 * 1024;
 /// A command whose page was refused is left so long, in milliseconds: others have their turn.
 const REFUSED_PAUSE: i64 = 30_000;
+/// Between two looks at what is not settled, in milliseconds.
+const WAITING_PAUSE: i64 = 500;
 
 /// What one page came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,10 +34,36 @@ pub struct Step {
 }
 
 /// What a page has done, and the last place that it has looked at; the end if there is none.
+#[derive(Default)]
 struct Page {
     done: u64,
     skipped: u64,
+    aside: Aside,
     position: Option<i64>,
+}
+
+/// Dead letters that cannot be sent again.
+#[derive(Default)]
+struct Aside {
+    count: u64,
+    /// The first, and why.
+    example: Option<String>,
+}
+
+impl Aside {
+    fn push(&mut self, delivery: Uuid, why: &str) {
+        self.count += 1;
+        let example = || format!("{}: {why}", DeliveryId::from_uuid(delivery));
+        self.example.get_or_insert_with(example);
+    }
+}
+
+/// What became of a look for work.
+enum Turn {
+    Page(Step),
+    /// A command was found that has to wait.
+    Waits,
+    Nothing,
 }
 
 /// Works off one page of the running command that was worked on least recently; `None` if there is none to be had.
@@ -39,21 +71,31 @@ struct Page {
 /// something of the project is being erased: what is copied in the middle of that would outlive it.
 ///
 /// A page that fails did not happen. Its command says so ([`Rewind::error`]) and has its next turn behind all others; if
-/// the same would come of it again, only after half a minute.
+/// the same would come of it again, only after half a minute. A dead letter that cannot be sent again is set aside and
+/// fails no page ([`Rewind::set_aside`]). No page is made for an endpoint of which [`MAX_UNSETTLED`] would be exceeded.
 pub async fn rewind_step(pool: &Pool) -> Result<Option<Step>, Error> {
-    let mut begun = None;
-    let ended = step(pool, &mut begun).await;
-    if let (Err(error), Some(rewind)) = (&ended, begun) {
-        let pause = if error.is_transient() { 0 } else { REFUSED_PAUSE };
-        // If this fails too, the database is away, and nobody is served by it.
-        let _ = failed(pool, &rewind, &error.to_string(), pause).await;
+    // One that waits is left for a while: this comes to an end.
+    loop {
+        let mut begun = None;
+        match step(pool, &mut begun).await {
+            Ok(Turn::Page(step)) => return Ok(Some(step)),
+            Ok(Turn::Waits) => {}
+            Ok(Turn::Nothing) => return Ok(None),
+            Err(error) => {
+                if let Some(rewind) = begun {
+                    let pause = if error.is_transient() { 0 } else { REFUSED_PAUSE };
+                    // If this fails too, the database is away, and nobody is served by it.
+                    let _ = failed(pool, &rewind, &error.told(), pause).await;
+                }
+                return Err(error);
+            }
+        }
     }
-    ended
 }
 
 async fn failed(pool: &Pool, rewind: &Rewind, error: &str, pause: i64) -> Result<(), Error> {
     sqlx::query(
-        "UPDATE laneway_control.rewinds SET error = $3, updated_at = clock_timestamp(), \
+        "UPDATE laneway_control.rewinds SET error = $3, waits = NULL, updated_at = clock_timestamp(), \
            retry_at = clock_timestamp() + $4 * interval '1 ms' \
          WHERE tenant_id = $1 AND rewind_id = $2 AND state = 'running'",
     )
@@ -67,25 +109,27 @@ async fn failed(pool: &Pool, rewind: &Rewind, error: &str, pause: i64) -> Result
     .map_err(Error::doing("writing down why a page failed"))
 }
 
-async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Option<Step>, Error> {
+async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Turn, Error> {
     const DOING: &str = "working on a command";
     let mut transaction = pool.begin().await?;
-    let row = sqlx::query(
-        "SELECT r.* FROM laneway_control.rewinds r WHERE r.state = 'running' \
+    let row = sqlx::query(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM laneway_control.rewinds r WHERE r.state = 'running' \
            AND (r.retry_at IS NULL OR r.retry_at <= now()) \
            AND NOT EXISTS (SELECT FROM laneway_control.erasures e WHERE e.tenant_id = r.tenant_id AND e.phase < 3) \
            AND NOT EXISTS ( \
            SELECT FROM laneway_control.rewinds o WHERE o.tenant_id = r.tenant_id AND o.state = 'running' \
              AND o.rewind_id < r.rewind_id) \
-         ORDER BY r.updated_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED",
-    )
+         ORDER BY r.updated_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED"
+    ))
     .fetch_optional(&mut *transaction)
     .await
     .map_err(Error::doing(DOING))?;
-    let Some(row) = row else { return Ok(None) };
+    let Some(row) = row else { return Ok(Turn::Nothing) };
     let found = read(&row)?;
     if erasure_keeps_out(&mut transaction, found.tenant).await? {
-        return Ok(None);
+        return Ok(Turn::Nothing);
     }
     let rewind = begun.insert(found);
     let bounds = || -> Result<(i64, i64), sqlx::Error> {
@@ -94,49 +138,121 @@ async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Option<Step>, E
     let (position, until) = bounds().map_err(Error::doing(DOING))?;
     let page = match rewind.action {
         Action::Rewind => rewind_page(&mut transaction, rewind, position, until).await?,
-        Action::Discard => discard_page(&mut transaction, rewind, position, until).await?,
+        Action::Discard => Some(discard_page(&mut transaction, rewind, position, until).await?),
         Action::Replay => replay_page(&mut transaction, rewind, position, until).await?,
     };
-    let row = sqlx::query(
-        "UPDATE laneway_control.rewinds SET done = done + $3, skipped = skipped + $4, \
-           position = coalesce($5, until), updated_at = clock_timestamp(), error = NULL, retry_at = NULL, \
+    let Some(page) = page else {
+        wait(&mut transaction, rewind).await?;
+        transaction.commit().await.map_err(Error::doing(DOING))?;
+        return Ok(Turn::Waits);
+    };
+    let row = sqlx::query(concat!(
+        "UPDATE laneway_control.rewinds AS r SET done = done + $3, skipped = skipped + $4, set_aside = set_aside + $6, \
+           example = coalesce(example, $7), position = coalesce($5, until), updated_at = clock_timestamp(), \
+           error = NULL, waits = NULL, retry_at = NULL, \
            state = CASE WHEN $5 IS NULL THEN 'done' ELSE state END, \
            finished_at = CASE WHEN $5 IS NULL THEN clock_timestamp() END \
-         WHERE tenant_id = $1 AND rewind_id = $2 RETURNING *",
-    )
+         WHERE tenant_id = $1 AND rewind_id = $2 RETURNING ",
+        columns!()
+    ))
     .bind(rewind.tenant.as_uuid())
     .bind(rewind.id.as_uuid())
     .bind(i64::try_from(page.done).unwrap_or(i64::MAX))
     .bind(i64::try_from(page.skipped).unwrap_or(i64::MAX))
     .bind(page.position)
+    .bind(i64::try_from(page.aside.count).unwrap_or(i64::MAX))
+    .bind(page.aside.example)
     .fetch_one(&mut *transaction)
     .await
     .map_err(Error::doing(DOING))?;
     let rewind = read(&row)?;
     transaction.commit().await.map_err(Error::doing(DOING))?;
-    Ok(Some(Step { rewind, done: page.done }))
+    Ok(Turn::Page(Step { rewind, done: page.done }))
 }
 
-/// The next dead letters that are meant, not locked: (place, delivery), and whether they are the last.
+/// Notes that too much is not settled; others have their turn meanwhile.
+async fn wait(connection: &mut PgConnection, rewind: &Rewind) -> Result<(), Error> {
+    sqlx::query(
+        "UPDATE laneway_control.rewinds SET waits = 'deliveries', error = NULL, updated_at = clock_timestamp(), \
+           retry_at = clock_timestamp() + $3 * interval '1 ms' WHERE tenant_id = $1 AND rewind_id = $2",
+    )
+    .bind(rewind.tenant.as_uuid())
+    .bind(rewind.id.as_uuid())
+    .bind(WAITING_PAUSE)
+    .execute(connection)
+    .await
+    .map(|_| ())
+    .map_err(Error::doing("noting what a command waits for"))
+}
+
+/// Of these endpoints, those for which a page would exceed [`MAX_UNSETTLED`]. Outcomes are looked for only when an
+/// endpoint seems to be one, and noted, so that each is found once.
+async fn full(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    endpoints: &HashSet<Uuid>,
+) -> Result<HashSet<Uuid>, Error> {
+    const DOING: &str = "counting what is not settled";
+    const FULL: &str = "SELECT w.endpoint_id FROM laneway_control.rewound w \
+                        WHERE w.tenant_id = $1 AND NOT w.settled AND w.endpoint_id = ANY($2) \
+                        GROUP BY w.endpoint_id HAVING count(*) > $3";
+    let mut full: Vec<Uuid> = endpoints.iter().copied().collect();
+    for look in 0..2 {
+        if full.is_empty() {
+            break;
+        }
+        if look == 1 {
+            // LIMIT: each by its id, whatever the planner knows of the table.
+            sqlx::query(
+                "UPDATE laneway_control.rewound w SET settled = true \
+                 FROM (SELECT delivery_id FROM laneway_control.rewound \
+                   WHERE tenant_id = $1 AND NOT settled AND endpoint_id = ANY($2) OFFSET 0) o \
+                 CROSS JOIN LATERAL (SELECT FROM laneway_control.inbox i \
+                   WHERE i.delivery_id = o.delivery_id LIMIT 1) s \
+                 WHERE w.delivery_id = o.delivery_id",
+            )
+            .bind(tenant.as_uuid())
+            .bind(&full)
+            .execute(&mut *connection)
+            .await
+            .map_err(Error::doing(DOING))?;
+        }
+        full = sqlx::query_scalar(FULL)
+            .bind(tenant.as_uuid())
+            .bind(&full)
+            .bind(MAX_UNSETTLED - ROWS)
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(Error::doing(DOING))?;
+    }
+    Ok(full.into_iter().collect())
+}
+
+/// A dead letter that is meant.
+struct Found {
+    place: i64,
+    delivery: Uuid,
+    endpoint: Uuid,
+}
+
+/// The next dead letters that are meant, not locked, and whether they are the last.
 async fn meant(
     connection: &mut PgConnection,
     rewind: &Rewind,
     position: i64,
     until: i64,
-) -> Result<(Vec<(i64, Uuid)>, bool), Error> {
+) -> Result<(Vec<Found>, bool), Error> {
     let query = sqlx::query_as(concat!(
-        "WITH page AS MATERIALIZED (SELECT d.place, d.delivery_id, octet_length(d.record) AS bytes \
+        "WITH page AS MATERIALIZED (SELECT d.place, d.delivery_id, d.endpoint_id, octet_length(d.record) AS bytes \
            FROM laneway_control.dead_letters d WHERE d.tenant_id = $1 AND ",
-        selected!(),
-        " AND d.state = 'open' AND d.place > $11 AND d.place <= $12 \
-           AND ($10 OR EXISTS (SELECT FROM laneway_control.endpoints e \
-             WHERE e.tenant_id = $1 AND e.endpoint_id = d.endpoint_id AND e.state <> 'deleted')) \
+        meant!(),
+        " AND d.place > $11 AND d.place <= $12 \
            ORDER BY d.place LIMIT $13), \
          sized AS (SELECT *, count(*) OVER () AS total, sum(bytes) OVER (ORDER BY place) - bytes AS before FROM page) \
-         SELECT place, delivery_id, total FROM sized WHERE before <= $14 ORDER BY place"
+         SELECT place, delivery_id, endpoint_id, total FROM sized WHERE before <= $14 ORDER BY place"
     ))
     .bind(rewind.tenant.as_uuid());
-    let rows: Vec<(i64, Uuid, i64)> = bind_selection!(query, &rewind.selection)
+    let rows: Vec<(i64, Uuid, Uuid, i64)> = bind_selection!(query, &rewind.selection)
         .bind(rewind.action == Action::Discard)
         .bind(position)
         .bind(until)
@@ -145,15 +261,18 @@ async fn meant(
         .fetch_all(connection)
         .await
         .map_err(Error::doing("looking for dead letters of a command"))?;
-    let total = rows.first().map_or(0, |(_, _, total)| *total);
+    let total = rows.first().map_or(0, |row| row.3);
     let last = total < ROWS && i64::try_from(rows.len()).is_ok_and(|found| found == total);
-    Ok((rows.into_iter().map(|(place, delivery, _)| (place, delivery)).collect(), last))
+    let found =
+        rows.into_iter().map(|(place, delivery, endpoint, _)| Found { place, delivery, endpoint });
+    Ok((found.collect(), last))
 }
 
-/// A page's end: what was found, of which so many were done.
-fn page(found: &[(i64, Uuid)], last: bool, done: usize) -> Page {
-    let position = found.last().map(|(place, _)| *place).filter(|_| !last);
-    Page { done: done as u64, skipped: (found.len() - done) as u64, position }
+/// A page's end: what was found, of which so many were done and these set aside.
+fn page(found: &[Found], last: bool, done: usize, aside: Aside) -> Page {
+    let position = found.last().map(|found| found.place).filter(|_| !last);
+    let skipped = (found.len() as u64).saturating_sub(done as u64).saturating_sub(aside.count);
+    Page { done: done as u64, skipped, aside, position }
 }
 
 async fn discard_page(
@@ -163,7 +282,7 @@ async fn discard_page(
     until: i64,
 ) -> Result<Page, Error> {
     let (found, last) = meant(connection, rewind, position, until).await?;
-    let ids: Vec<Uuid> = found.iter().map(|(_, delivery)| *delivery).collect();
+    let ids: Vec<Uuid> = found.iter().map(|found| found.delivery).collect();
     let done = sqlx::query(
         "UPDATE laneway_control.dead_letters SET state = 'discarded', rewind_id = $2, closed_at = now() \
          WHERE tenant_id = $1 AND state = 'open' AND delivery_id = ANY($3)",
@@ -174,21 +293,32 @@ async fn discard_page(
     .execute(connection)
     .await
     .map_err(Error::doing("discarding dead letters"))?;
-    Ok(page(&found, last, usize::try_from(done.rows_affected()).unwrap_or(found.len())))
+    let done = usize::try_from(done.rows_affected()).unwrap_or(found.len());
+    Ok(page(&found, last, done, Aside::default()))
 }
 
+/// `None`: the endpoint of the next dead letter has too much that is not settled.
 async fn rewind_page(
     connection: &mut PgConnection,
     rewind: &Rewind,
     position: i64,
     until: i64,
-) -> Result<Page, Error> {
+) -> Result<Option<Page>, Error> {
     const DOING: &str = "rewinding dead letters";
-    let (found, last) = meant(connection, rewind, position, until).await?;
-    let ids: Vec<Uuid> = found.iter().map(|(_, delivery)| *delivery).collect();
+    let (mut found, mut last) = meant(connection, rewind, position, until).await?;
+    let endpoints: HashSet<Uuid> = found.iter().map(|found| found.endpoint).collect();
+    let full = full(connection, rewind.tenant, &endpoints).await?;
+    if let Some(end) = found.iter().position(|found| full.contains(&found.endpoint)) {
+        if end == 0 {
+            return Ok(None);
+        }
+        found.truncate(end);
+        last = false;
+    }
+    let ids: Vec<Uuid> = found.iter().map(|found| found.delivery).collect();
     // Looked at again under the lock: another command may have been first.
-    let rows: Vec<Vec<u8>> = sqlx::query_scalar(
-        "SELECT record FROM laneway_control.dead_letters \
+    let rows: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(
+        "SELECT delivery_id, record FROM laneway_control.dead_letters \
          WHERE tenant_id = $1 AND state = 'open' AND delivery_id = ANY($2) ORDER BY place FOR NO KEY UPDATE",
     )
     .bind(rewind.tenant.as_uuid())
@@ -196,18 +326,27 @@ async fn rewind_page(
     .fetch_all(&mut *connection)
     .await
     .map_err(Error::doing(DOING))?;
-    let records = rows.into_iter().map(decode).collect::<Result<Vec<Record>, _>>()?;
-    if records.is_empty() {
-        return Ok(page(&found, last, 0));
+    let mut aside = Aside::default();
+    let mut records = Vec::with_capacity(rows.len());
+    for (delivery, record) in rows {
+        match Record::decode(&Bytes::from(record)) {
+            Ok(record) if record.head.delivery == delivery => records.push(record),
+            Ok(_) => aside.push(delivery, "of_another_delivery"),
+            Err(error) => aside.push(delivery, error.code()),
+        }
     }
     let originals: Vec<Original> =
         records.iter().map(|record| Original::of(&record.head)).collect();
-    let new = repeat(connection, rewind, &originals).await?;
-    let mut columns = Columns::default();
-    for (record, new) in records.iter().zip(&new) {
-        columns.push(record, new);
+    let new = number(connection, rewind, &originals).await?;
+    let refused = write(connection, rewind, &records, &new).await?;
+    let mut written = Vec::with_capacity(new.len());
+    for (place, (record, new)) in records.iter().zip(new).enumerate() {
+        match refused.get(&place) {
+            Some(why) => aside.push(record.head.delivery, why),
+            None => written.push(new),
+        }
     }
-    columns.write(connection, rewind).await?;
+    note(connection, rewind, &written).await?;
     sqlx::query(
         "UPDATE laneway_control.dead_letters d SET state = 'rewound', rewind_id = $2, rewound_to = n.new, \
            closed_at = now() FROM unnest($3::uuid[], $4::uuid[]) n(old, new) \
@@ -215,26 +354,30 @@ async fn rewind_page(
     )
     .bind(rewind.tenant.as_uuid())
     .bind(rewind.id.as_uuid())
-    .bind(new.iter().map(|new| new.of.as_uuid()).collect::<Vec<_>>())
-    .bind(new.iter().map(|new| new.delivery.as_uuid()).collect::<Vec<_>>())
+    .bind(written.iter().map(|(_, new)| new.of.as_uuid()).collect::<Vec<_>>())
+    .bind(written.iter().map(|(_, new)| new.delivery.as_uuid()).collect::<Vec<_>>())
     .execute(connection)
     .await
     .map_err(Error::doing(DOING))?;
-    Ok(page(&found, last, records.len()))
+    Ok(Some(page(&found, last, written.len(), aside)))
 }
 
 /// A page of the log: its rows are looked at in the order of their ids, those of the project whose delivery to the
-/// endpoint is settled as delivered are sent again. What waits or was given up comes on its own road.
+/// endpoint is settled as delivered are sent again. What waits or was given up comes on its own road. `None`: the endpoint
+/// has too much that is not settled.
 async fn replay_page(
     connection: &mut PgConnection,
     rewind: &Rewind,
     position: i64,
     until: i64,
-) -> Result<Page, Error> {
+) -> Result<Option<Page>, Error> {
     const DOING: &str = "reading the log for a replay";
     let Some(endpoint) = rewind.selection.endpoint else {
-        return Ok(Page { done: 0, skipped: 0, position: None });
+        return Ok(Some(Page::default()));
     };
+    if !full(connection, rewind.tenant, &HashSet::from([endpoint.as_uuid()])).await?.is_empty() {
+        return Ok(None);
+    }
     let rows: Vec<(i64, Uuid, bool, i64)> = sqlx::query_as(
         "SELECT o.id, o.event_id, o.tenant = $1 AND o.rewind IS NULL AND NOT o.erased AND ($5::text IS NULL OR o.type = $5 \
              OR (right($5, 2) = '.*' AND starts_with(o.type, left($5, -1)))), octet_length(o.payload)::bigint \
@@ -302,8 +445,9 @@ async fn replay_page(
         wanted.push(id);
         originals.push(Original { event: EventId::from_uuid(event), endpoint, of, mode: None });
     }
-    let new = repeat(connection, rewind, &originals).await?;
-    let rewinds: Vec<String> = new.iter().map(json).collect();
+    let new = number(connection, rewind, &originals).await?;
+    note(connection, rewind, &new).await?;
+    let rewinds: Vec<String> = new.iter().map(|(_, new)| json(new)).collect();
     sqlx::query(
         "INSERT INTO laneway.outbox (event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
            rewind) \
@@ -320,149 +464,5 @@ async fn replay_page(
     .execute(&mut *connection)
     .await
     .map_err(Error::doing("writing a replay"))?;
-    Ok(Page { done: new.len() as u64, skipped, position: end })
-}
-
-/// A delivery that is to be repeated.
-struct Original {
-    event: EventId,
-    endpoint: EndpointId,
-    of: DeliveryId,
-    /// The mode of its lane, if it is known.
-    mode: Option<LaneMode>,
-}
-
-impl Original {
-    fn of(head: &laneway_wire::record::Head) -> Self {
-        Self {
-            event: head.event_id(),
-            endpoint: head.endpoint_id(),
-            of: head.delivery_id(),
-            mode: Some(head.mode),
-        }
-    }
-}
-
-fn json(rewind: &relay::Rewind) -> String {
-    serde_json::to_string(&StoredRewind::from(*rewind)).unwrap_or_default()
-}
-
-/// Gives each original its next number and the id that follows from it, and writes both down. The table's keys refuse
-/// a number or an original that another command has taken meanwhile: the page is then made again.
-async fn repeat(
-    connection: &mut PgConnection,
-    rewind: &Rewind,
-    originals: &[Original],
-) -> Result<Vec<relay::Rewind>, Error> {
-    const DOING: &str = "numbering rewinds";
-    if originals.is_empty() {
-        return Ok(Vec::new());
-    }
-    let events: Vec<Uuid> = originals.iter().map(|original| original.event.as_uuid()).collect();
-    let endpoints: Vec<Uuid> =
-        originals.iter().map(|original| original.endpoint.as_uuid()).collect();
-    let known: Vec<(Uuid, Uuid, i32)> = sqlx::query_as(
-        "SELECT w.event_id, w.endpoint_id, max(w.number) FROM laneway_control.rewound w \
-         WHERE w.tenant_id = $1 AND (w.event_id, w.endpoint_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[])) \
-         GROUP BY w.event_id, w.endpoint_id",
-    )
-    .bind(rewind.tenant.as_uuid())
-    .bind(&events)
-    .bind(&endpoints)
-    .fetch_all(&mut *connection)
-    .await
-    .map_err(Error::doing(DOING))?;
-    let mut numbers: HashMap<(Uuid, Uuid), u32> = known
-        .into_iter()
-        .map(|(event, endpoint, number)| ((event, endpoint), u32::try_from(number).unwrap_or(0)))
-        .collect();
-    let new: Vec<relay::Rewind> = originals
-        .iter()
-        .map(|original| {
-            let key = (original.event.as_uuid(), original.endpoint.as_uuid());
-            let number = numbers.entry(key).or_insert(0);
-            *number += 1;
-            let (event, endpoint) = (original.event, original.endpoint);
-            let delivery = DeliveryId::derive(event, endpoint, *number, rewind.id.as_uuid());
-            let mode = original.mode.unwrap_or(LaneMode::User);
-            relay::Rewind { delivery, endpoint, mode, number: *number, of: original.of }
-        })
-        .collect();
-    sqlx::query(
-        "INSERT INTO laneway_control.rewound (tenant_id, event_id, endpoint_id, number, delivery_id, of_delivery, \
-           rewind_id) \
-         SELECT $1, n.event_id, n.endpoint_id, n.number, n.delivery_id, n.of_delivery, $2 \
-         FROM unnest($3::uuid[], $4::uuid[], $5::int[], $6::uuid[], $7::uuid[]) \
-           n(event_id, endpoint_id, number, delivery_id, of_delivery)",
-    )
-    .bind(rewind.tenant.as_uuid())
-    .bind(rewind.id.as_uuid())
-    .bind(&events)
-    .bind(&endpoints)
-    .bind(new.iter().map(|new| i32::try_from(new.number).unwrap_or(i32::MAX)).collect::<Vec<_>>())
-    .bind(new.iter().map(|new| new.delivery.as_uuid()).collect::<Vec<_>>())
-    .bind(new.iter().map(|new| new.of.as_uuid()).collect::<Vec<_>>())
-    .execute(connection)
-    .await
-    .map_err(Error::doing(DOING))?;
-    Ok(new)
-}
-
-/// Rows of the outbox, for one statement.
-#[derive(Default)]
-struct Columns<'a> {
-    events: Vec<Uuid>,
-    types: Vec<&'a str>,
-    user_keys: Vec<Option<&'a str>>,
-    payloads: Vec<&'a [u8]>,
-    content_types: Vec<&'a str>,
-    headers: Vec<Option<String>>,
-    traceparents: Vec<Option<&'a str>>,
-    rewinds: Vec<String>,
-}
-
-impl<'a> Columns<'a> {
-    fn push(&mut self, record: &'a Record, rewind: &relay::Rewind) {
-        let head = &record.head;
-        let headers: serde_json::Map<String, serde_json::Value> = head
-            .headers
-            .iter()
-            .map(|(name, value)| (name.clone(), value.as_str().into()))
-            .collect();
-        self.events.push(head.event);
-        self.types.push(&head.event_type);
-        self.user_keys.push(head.user_key.as_deref());
-        self.payloads.push(&record.payload);
-        self.content_types.push(&head.content_type);
-        self.headers
-            .push((!headers.is_empty()).then(|| serde_json::Value::Object(headers).to_string()));
-        self.traceparents.push(head.traceparent.as_deref());
-        self.rewinds.push(json(rewind));
-    }
-
-    async fn write(&self, connection: &mut PgConnection, rewind: &Rewind) -> Result<(), Error> {
-        sqlx::query(
-            "INSERT INTO laneway.outbox (event_id, tenant, type, user_key, payload, content_type, headers, \
-               traceparent, rewind) \
-             SELECT n.event, $1, n.type, n.user_key, n.payload, n.content_type, n.headers::jsonb, n.traceparent, \
-               n.rewind::jsonb \
-             FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[], \
-               $9::text[]) WITH ORDINALITY \
-               AS n (event, type, user_key, payload, content_type, headers, traceparent, rewind, place) \
-             ORDER BY n.place",
-        )
-        .bind(rewind.tenant.as_uuid())
-        .bind(&self.events)
-        .bind(&self.types)
-        .bind(&self.user_keys)
-        .bind(&self.payloads)
-        .bind(&self.content_types)
-        .bind(&self.headers)
-        .bind(&self.traceparents)
-        .bind(&self.rewinds)
-        .execute(connection)
-        .await
-        .map_err(Error::doing("writing rewinds into the outbox"))?;
-        Ok(())
-    }
+    Ok(Some(Page { done: new.len() as u64, skipped, aside: Aside::default(), position: end }))
 }

@@ -154,8 +154,9 @@ async fn what_was_said_goes_and_who_it_was_for_stays() {
     assert_eq!((dead.state, kept), (Dead::Open, (*other).clone()));
     assert_eq!(world.value(BODIES).await, "1", "another's open dead letter keeps its history");
     let all = Selection::default();
-    let left = rewind_preview(&world.pool, tenant(&world), Action::Rewind, &all).await.unwrap();
-    assert_eq!(left.matched, 1, "nobody sends what is erased");
+    let minute = Duration::from_secs(60);
+    let left = rewind_preview(&world.pool, tenant(&world), Action::Rewind, &all, minute).await;
+    assert_eq!(left.unwrap().matched(), Some(1), "nobody sends what is erased");
     let told = "SELECT string_agg(action || ' ' || actor || ' ' || (detail->>'userKey'), ', ' ORDER BY id) \
                 FROM laneway_control.audit_log";
     assert_eq!(world.value(told).await, "erasure.begin ann k1, erasure.done ann k1");
@@ -189,8 +190,9 @@ async fn rows_are_erased_when_they_are_published_and_passed_and_nothing_is_copie
     world.settle(&[last(&record(&world, 1, "k2"), "rejected", None)]).await;
     let made = erase(&world, Some("k1")).await;
     let selection = Selection::default();
-    let preview =
-        rewind_preview(&world.pool, tenant(&world), Action::Rewind, &selection).await.unwrap();
+    let (action, minute) = (Action::Rewind, Duration::from_secs(60));
+    let preview = rewind_preview(&world.pool, tenant(&world), action, &selection, minute).await;
+    let preview = preview.unwrap();
     let mut rewinding = Work::begin(&world.pool, tenant(&world)).await.unwrap();
     let new =
         NewRewind { action: Action::Rewind, selection: &selection, reason: "r", actor: "bob" };

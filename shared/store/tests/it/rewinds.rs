@@ -4,12 +4,13 @@ use crate::delivery::{NOW, World, attempt, lane};
 use laneway_lane::{FinalOutcome, SettleItem};
 use laneway_store::dead_letters::{Selection, State as Dead, dead_letter_get, dead_letters_list};
 use laneway_store::deliveries::{deliveries_of_event, delivery_get};
+use laneway_store::erasures::{erasure_cancel, erasure_create, erasure_step};
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::migrate;
 use laneway_store::relay::{OutboxRow, Shard, rows_by_id};
 use laneway_store::rewinds::{
-    Action, NewRewind, Rewind, State, outbox_is_read, rewind_change, rewind_create, rewind_get,
-    rewind_preview, rewind_step, rewinds_list,
+    Action, MAX_UNSETTLED, NewRewind, Preview, Refusal, Rewind, State, outbox_is_read,
+    rewind_change, rewind_create, rewind_get, rewind_preview, rewind_step, rewinds_list,
 };
 use laneway_testkit::{sql, wait_for};
 use laneway_wire::{DeliveryId, Record, TenantId};
@@ -56,13 +57,27 @@ fn tenant(world: &World) -> TenantId {
     TenantId::from_uuid(world.tenant)
 }
 
+/// Counts, with all the time that it takes.
+async fn preview(world: &World, action: Action, selection: &Selection) -> Preview {
+    let long = Duration::from_secs(300);
+    rewind_preview(&world.pool, tenant(world), action, selection, long).await.unwrap()
+}
+
 async fn command(world: &World, action: Action, selection: &Selection) -> Rewind {
-    let preview = rewind_preview(&world.pool, tenant(world), action, selection).await.unwrap();
+    let preview = preview(world, action, selection).await;
+    create(world, action, selection, &preview).await
+}
+
+async fn create(world: &World, action: Action, selection: &Selection, preview: &Preview) -> Rewind {
     let mut work = Work::begin(&world.pool, tenant(world)).await.unwrap();
     let new = NewRewind { action, selection, reason: "they fixed it", actor: "ann" };
-    let made = rewind_create(&mut work, new, &preview).await.unwrap();
+    let made = rewind_create(&mut work, new, preview).await.unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
     made
+}
+
+async fn now(world: &World, rewind: &Rewind) -> Rewind {
+    rewind_get(&world.pool, Some(tenant(world)), rewind.id).await.unwrap().unwrap()
 }
 
 /// Works until nothing is left and gives how many pages there were.
@@ -93,12 +108,11 @@ fn all() -> Selection {
 async fn a_rewind_sends_every_dead_letter_once_more_in_the_order_of_its_lane() {
     let world = world().await;
     let records = dead(&world, 9).await;
-    let preview =
-        rewind_preview(&world.pool, tenant(&world), Action::Rewind, &all()).await.unwrap();
-    assert_eq!((preview.matched, preview.lanes, preview.endpoints), (9, 3, 1));
-    assert_eq!(preview.ordered, 9);
+    let counted = preview(&world, Action::Rewind, &all()).await.counted.unwrap();
+    assert_eq!((counted.matched, counted.lanes, counted.endpoints), (9, 3, 1));
+    assert_eq!(counted.ordered, 9);
     let made = command(&world, Action::Rewind, &all()).await;
-    assert_eq!((made.matched, made.state), (9, State::Running));
+    assert_eq!((made.matched, made.state), (Some(9), State::Running));
     assert!(outbox(&world).await.is_empty(), "a command alone sends nothing");
     assert_eq!(work_off(&world).await, 1);
     let done = rewind_get(&world.pool, Some(tenant(&world)), made.id).await.unwrap().unwrap();
@@ -130,7 +144,7 @@ async fn a_rewind_sends_every_dead_letter_once_more_in_the_order_of_its_lane() {
 
     // A second, identical command finds nothing to do.
     let again = command(&world, Action::Rewind, &all()).await;
-    assert_eq!((again.matched, again.state), (0, State::Done));
+    assert_eq!((again.matched, again.state), (Some(0), State::Done));
     assert_eq!(work_off(&world).await, 0);
     assert_eq!(outbox(&world).await.len(), 9);
     let audit = "SELECT count(*)::text FROM laneway_control.audit_log WHERE actor = 'ann' \
@@ -144,7 +158,7 @@ async fn commands_at_once_make_one_series() {
     let world = world().await;
     dead(&world, 30).await;
     for _ in 0..4 {
-        assert_eq!(command(&world, Action::Rewind, &all()).await.matched, 30);
+        assert_eq!(command(&world, Action::Rewind, &all()).await.matched, Some(30));
     }
     let workers = (0..4).map(|_| work_off(&world));
     futures_util::future::join_all(workers).await;
@@ -193,7 +207,7 @@ async fn what_is_discarded_is_never_sent() {
     let world = world().await;
     let records = dead(&world, 6).await;
     let selection = Selection { user_key: Some("k1".to_owned()), ..all() };
-    assert_eq!(command(&world, Action::Discard, &selection).await.matched, 2);
+    assert_eq!(command(&world, Action::Discard, &selection).await.matched, Some(2));
     work_off(&world).await;
     let open =
         dead_letters_list(&world.pool, None, &all(), Some(Dead::Open), None, 10).await.unwrap();
@@ -222,10 +236,9 @@ async fn filters_mean_what_they_say() {
     {
         let found = dead_letters_list(&world.pool, None, &selection, None, None, 10).await.unwrap();
         assert_eq!(found.len(), wanted, "{selection:?}");
-        let tenant = tenant(&world);
         for action in [Action::Rewind, Action::Discard] {
-            let counted = rewind_preview(&world.pool, tenant, action, &selection).await.unwrap();
-            assert_eq!(counted.matched, wanted as u64, "{selection:?}");
+            let counted = preview(&world, action, &selection).await;
+            assert_eq!(counted.matched(), Some(wanted as u64), "{selection:?}");
         }
     }
     let page = dead_letters_list(&world.pool, None, &all(), None, None, 4).await.unwrap();
@@ -252,7 +265,7 @@ async fn a_rewind_that_dies_again_is_rewound_with_the_next_number() {
     second.head.replay_of = Some(rewind.of.as_uuid());
     let second = Arc::new(second);
     world.settle(&[last(&second, FinalOutcome::DeadLettered { reason: "rejected" })]).await;
-    assert_eq!(command(&world, Action::Rewind, &all()).await.matched, 1);
+    assert_eq!(command(&world, Action::Rewind, &all()).await.matched, Some(1));
     work_off(&world).await;
     let third = outbox(&world).await[1].rewind.unwrap();
     assert_eq!((third.number, third.of), (2, rewind.delivery));
@@ -263,8 +276,8 @@ async fn dead_letters_of_a_deleted_endpoint_are_left_and_can_be_discarded() {
     let world = world().await;
     dead(&world, 3).await;
     sql(&world.url, "UPDATE laneway_control.endpoints SET state = 'deleted'").await.unwrap();
-    assert_eq!(command(&world, Action::Rewind, &all()).await.matched, 0);
-    assert_eq!(command(&world, Action::Discard, &all()).await.matched, 3);
+    assert_eq!(command(&world, Action::Rewind, &all()).await.matched, Some(0));
+    assert_eq!(command(&world, Action::Discard, &all()).await.matched, Some(3));
     work_off(&world).await;
     assert!(outbox(&world).await.is_empty());
 }
@@ -315,15 +328,19 @@ async fn a_command_whose_page_always_fails_says_so_and_lets_the_others_pass() {
              VALUES ('{tenant}', '{endpoint}', 'http://127.0.0.1:1/', 2000, '', 1); \
              INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, event_type, \
                reason, attempts, record, first_held) \
-             SELECT '{tenant}', gen_random_uuid(), event_id, '{endpoint}', lane, event_type, reason, 1, record, now() \
+             SELECT '{tenant}', delivery_id, event_id, '{endpoint}', lane, event_type, reason, 1, record, now() \
              FROM laneway_control.dead_letters LIMIT 1; \
-             UPDATE laneway_control.dead_letters SET record = 'x'::bytea || record WHERE tenant_id <> '{tenant}'"
+             CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+               $$ BEGIN RAISE EXCEPTION 'not today'; END $$; \
+             CREATE TRIGGER refuse BEFORE INSERT ON laneway_control.rewound FOR EACH ROW \
+               WHEN (NEW.tenant_id <> '{tenant}') EXECUTE FUNCTION refuse()"
         ),
     )
     .await
     .unwrap();
     let (owner, action, selection) = (TenantId::from_uuid(tenant), Action::Rewind, &all());
-    let preview = rewind_preview(&world.pool, owner, action, selection).await.unwrap();
+    let long = Duration::from_secs(60);
+    let preview = rewind_preview(&world.pool, owner, action, selection, long).await.unwrap();
     let mut work = Work::begin(&world.pool, owner).await.unwrap();
     let new = NewRewind { action, selection, reason: "theirs", actor: "eve" };
     let theirs = rewind_create(&mut work, new, &preview).await.unwrap();
@@ -334,14 +351,11 @@ async fn a_command_whose_page_always_fails_says_so_and_lets_the_others_pass() {
     assert_eq!((step.rewind.id, step.rewind.state, step.done), (theirs.id, State::Done, 1));
     let now = rewind_get(&world.pool, None, broken.id).await.unwrap().unwrap();
     assert_eq!((now.state, now.done), (State::Running, 0));
-    assert_eq!(now.error.as_deref(), Some("stored dead record is not valid: unknown_version"));
+    assert_eq!(now.error.as_deref(), Some("noting rewinds: not today"));
     assert!(rewind_step(&world.pool).await.unwrap().is_none(), "it is left for a while");
     // Mended, it goes on when its time has come.
-    let mend = format!(
-        "UPDATE laneway_control.rewinds SET retry_at = now(); \
-         UPDATE laneway_control.dead_letters SET record = substring(record FROM 2) WHERE tenant_id <> '{tenant}'"
-    );
-    sql(&world.url, &mend).await.unwrap();
+    let mend = "UPDATE laneway_control.rewinds SET retry_at = now(); DROP TRIGGER refuse ON laneway_control.rewound";
+    sql(&world.url, mend).await.unwrap();
     let step = rewind_step(&world.pool).await.unwrap().unwrap();
     assert_eq!((step.rewind.id, step.rewind.error), (broken.id, None));
 }
@@ -364,7 +378,7 @@ async fn a_replay_sends_an_event_that_stands_twice_in_the_log_once() {
     let since = Some(rows[0].created_at - Duration::from_secs(60));
     let selection = Selection { endpoint: Some(world.endpoint), since, ..all() };
     let made = command(&world, Action::Replay, &selection).await;
-    assert_eq!(made.matched, 1);
+    assert_eq!(made.matched, Some(1));
     assert_eq!(work_off(&world).await, 2);
     let done = rewind_get(&world.pool, None, made.id).await.unwrap().unwrap();
     assert_eq!((done.state, done.done, done.skipped), (State::Done, 1, 1_002));
@@ -384,9 +398,8 @@ async fn what_the_control_database_does_not_have_is_told_before_a_replay() {
     let since = Some(rows[0].created_at - Duration::from_secs(60));
     let selection = Selection { endpoint: Some(world.endpoint), since, ..all() };
     let counted = async |selection: &Selection| {
-        let tenant = tenant(&world);
-        let counted = rewind_preview(&world.pool, tenant, Action::Replay, selection).await.unwrap();
-        (counted.matched, counted.unavailable)
+        let preview = preview(&world, Action::Replay, selection).await;
+        (preview.matched().unwrap(), preview.unavailable.unwrap())
     };
     assert_eq!(counted(&selection).await, (2, 0));
     command(&world, Action::Replay, &selection).await;
@@ -456,4 +469,211 @@ async fn a_replay_sends_again_what_was_delivered_since_a_moment() {
         assert_eq!(events, wanted, "in the order of the log");
         assert!(new.iter().zip(&rows[older..]).all(|(new, old)| new.payload == old.payload));
     }
+}
+
+/// One event of the log, delivered; a replay's filter that means it.
+async fn one_delivered(world: &World) -> Selection {
+    let emit = format!("SELECT laneway.emit('{}', 'order.created', 'k', '')", world.tenant);
+    sql(&world.url, &emit).await.unwrap();
+    let rows = outbox(world).await;
+    let row = rows.last().unwrap();
+    delivered(world, row).await;
+    let since = Some(row.created_at - Duration::from_secs(600));
+    Selection { endpoint: Some(world.endpoint), since, ..all() }
+}
+
+#[tokio::test]
+async fn what_cannot_be_counted_in_time_is_done_all_the_same() {
+    let world = world().await;
+    let selection = one_delivered(&world).await;
+    sql(
+        &world.url,
+        "INSERT INTO laneway.relay_members (instance) VALUES ('relay-1'); \
+         CREATE OR REPLACE FUNCTION laneway_control.first_delivery_id(event uuid, endpoint uuid) RETURNS uuid \
+           LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN event; END $$",
+    )
+    .await
+    .unwrap();
+    let (pool, short) = (&world.pool, Duration::from_millis(200));
+    let told = rewind_preview(pool, tenant(&world), Action::Replay, &selection, short).await;
+    let told = told.unwrap();
+    assert_eq!((told.counted, told.unavailable, told.refusal), (None, None, None));
+    let made = create(&world, Action::Replay, &selection, &told).await;
+    assert_eq!((made.matched, made.state), (None, State::Running));
+    work_off(&world).await;
+    let done = now(&world, &made).await;
+    assert_eq!((done.state, done.done, done.matched), (State::Done, 1, None));
+    // Nobody would send it: that is looked at whatever was counted.
+    sql(&world.url, "DELETE FROM laneway.relay_members").await.unwrap();
+    let told = rewind_preview(pool, tenant(&world), Action::Replay, &selection, short).await;
+    assert_eq!(told.unwrap().refusal, Some(Refusal::OutboxNotRead));
+}
+
+#[tokio::test]
+async fn a_replay_reaches_over_more_than_a_million_rows() {
+    let world = world().await;
+    let (tenant, event) = (world.tenant, uuid::Uuid::now_v7());
+    let many = format!(
+        "INSERT INTO laneway.outbox (event_id, tenant, type, payload) \
+         SELECT '{event}', '{tenant}', 'a', '' FROM generate_series(1, 1000001)"
+    );
+    sql(&world.url, &many).await.unwrap();
+    let emit = format!("SELECT laneway.emit('{tenant}', 'order.created', 'k', '')");
+    let id = sql(&world.url, &emit).await.unwrap()[0][0].clone().unwrap();
+    let delivered = format!(
+        "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms) \
+         SELECT laneway_control.first_delivery_id('{id}', e), '{tenant}', e, '{id}', 1, 1, 1 FROM (SELECT '{}'::uuid) s(e)",
+        world.endpoint.as_uuid()
+    );
+    sql(&world.url, &delivered).await.unwrap();
+    let since = Some(world.pool.now().await.unwrap() - Duration::from_secs(600));
+    let selection = Selection { endpoint: Some(world.endpoint), since, ..all() };
+    let told = preview(&world, Action::Replay, &selection).await;
+    assert_eq!((told.matched(), told.unavailable), (Some(1), Some(0)));
+    // Its last page, and not all thousand before it.
+    let made = create(&world, Action::Replay, &selection, &told).await;
+    sql(&world.url, "UPDATE laneway_control.rewinds SET position = until - 10").await.unwrap();
+    work_off(&world).await;
+    let done = now(&world, &made).await;
+    assert_eq!((done.state, done.done), (State::Done, 1));
+}
+
+#[tokio::test]
+async fn no_more_is_sent_again_than_may_be_unsettled() {
+    let world = world().await;
+    let (tenant, endpoint) = (world.tenant, world.endpoint.as_uuid());
+    let before = MAX_UNSETTLED - 1_500;
+    let open = format!(
+        "INSERT INTO laneway_control.rewound (tenant_id, event_id, endpoint_id, number, delivery_id, of_delivery, rewind_id) \
+         SELECT '{tenant}', gen_random_uuid(), '{endpoint}', 1, gen_random_uuid(), gen_random_uuid(), gen_random_uuid() \
+         FROM generate_series(1, {before})"
+    );
+    sql(&world.url, &open).await.unwrap();
+    dead(&world, 1_500).await;
+    let made = command(&world, Action::Rewind, &all()).await;
+    assert_eq!(rewind_step(&world.pool).await.unwrap().unwrap().done, 1_000);
+    assert!(rewind_step(&world.pool).await.unwrap().is_none(), "another page could be too much");
+    let waiting = now(&world, &made).await;
+    assert_eq!((waiting.state, waiting.waits.as_deref()), (State::Running, Some("deliveries")));
+    assert_eq!(waiting.error, None);
+    let unsettled = "SELECT count(*)::text FROM laneway_control.rewound WHERE NOT settled";
+    assert_eq!(world.value(unsettled).await, (before + 1_000).to_string());
+
+    // As the owners settle them: with one too few it waits on.
+    let settle = |count: i64| {
+        format!(
+            "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms) \
+             SELECT w.delivery_id, w.tenant_id, w.endpoint_id, w.event_id, 1, 1, 1 FROM laneway_control.rewound w \
+             WHERE NOT EXISTS (SELECT FROM laneway_control.inbox i WHERE i.delivery_id = w.delivery_id) LIMIT {count}; \
+             UPDATE laneway_control.rewinds SET retry_at = now()"
+        )
+    };
+    sql(&world.url, &settle(499)).await.unwrap();
+    assert!(rewind_step(&world.pool).await.unwrap().is_none());
+    sql(&world.url, &settle(1)).await.unwrap();
+    let step = rewind_step(&world.pool).await.unwrap().unwrap();
+    assert_eq!((step.done, step.rewind.state, step.rewind.waits), (500, State::Done, None));
+    assert_eq!(outbox(&world).await.len(), 1_500);
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_again_is_set_aside_and_the_rest_goes_on() {
+    let world = world().await;
+    let mut records = dead(&world, 9).await;
+    let mut refused = Record::clone(&world.record(10, "k1"));
+    refused.head.event_type = "no type".into();
+    let refused = Arc::new(refused);
+    world.settle(&[last(&refused, FinalOutcome::DeadLettered { reason: "rejected" })]).await;
+    records.push(world.record(11, "k2"));
+    world.settle(&[last(&records[9], FinalOutcome::DeadLettered { reason: "rejected" })]).await;
+    let broken = records.remove(4).head.delivery_id();
+    let spoil = format!(
+        "UPDATE laneway_control.dead_letters SET record = 'x'::bytea || record WHERE delivery_id = '{}'",
+        broken.as_uuid()
+    );
+    sql(&world.url, &spoil).await.unwrap();
+
+    let made = command(&world, Action::Rewind, &all()).await;
+    work_off(&world).await;
+    let done = now(&world, &made).await;
+    assert_eq!((done.state, done.error.as_deref()), (State::Done, None));
+    assert_eq!((done.matched, done.done, done.set_aside, done.skipped), (Some(11), 9, 2, 0));
+    assert_eq!(done.example, Some(format!("{broken}: unknown_version")));
+    let sent: Vec<_> = outbox(&world).await.iter().map(|row| row.event).collect();
+    let wanted: Vec<_> = records.iter().map(|record| record.head.event_id()).collect();
+    assert_eq!(sent, wanted, "each once, in order");
+    let noted = "SELECT count(*)::text FROM laneway_control.rewound";
+    assert_eq!(world.value(noted).await, "9", "nobody waits for what was not sent");
+
+    // They stay dead letters: a command that means one alone says why.
+    let one = Selection { deliveries: Some(vec![refused.head.delivery_id()]), ..all() };
+    let made = command(&world, Action::Rewind, &one).await;
+    work_off(&world).await;
+    let example = now(&world, &made).await.example.unwrap();
+    assert!(
+        example.ends_with(": type_has_1_to_255_of_letters_digits_dot_underscore_hyphen"),
+        "{example}"
+    );
+    assert_eq!(command(&world, Action::Discard, &all()).await.matched, Some(2));
+    work_off(&world).await;
+    assert_eq!(command(&world, Action::Rewind, &all()).await.matched, Some(0));
+}
+
+#[tokio::test]
+async fn a_command_tells_what_it_waits_for() {
+    let world = world().await;
+    dead(&world, 3).await;
+    let first = command(&world, Action::Rewind, &all()).await;
+    let second = command(&world, Action::Rewind, &all()).await;
+    assert_eq!((first.waits, second.waits.as_deref()), (None, Some("command")));
+    let mut work = Work::begin(&world.pool, tenant(&world)).await.unwrap();
+    let erasure = erasure_create(&mut work, Some("nobody"), "they asked", "ann").await.unwrap();
+    work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
+    assert!(rewind_step(&world.pool).await.unwrap().is_none());
+    for rewind in rewinds_list(&world.pool, Some(tenant(&world)), None, 10).await.unwrap() {
+        assert_eq!(rewind.waits.as_deref(), Some("erasure"));
+    }
+    // One that does not get on can be ended.
+    let mut work = Work::begin(&world.pool, tenant(&world)).await.unwrap();
+    let ended = erasure_cancel(&mut work, erasure.id, "a mistake", "bob").await.unwrap().unwrap();
+    work.commit(&Answer { status: 200, body: vec![] }, None).await.unwrap();
+    assert!(ended.cancelled && ended.finished_at.is_some());
+    assert!(erasure_step(&world.pool).await.unwrap().is_none(), "nothing more of it happens");
+    work_off(&world).await;
+    for rewind in rewinds_list(&world.pool, Some(tenant(&world)), None, 10).await.unwrap() {
+        assert_eq!((rewind.state, rewind.waits), (State::Done, None));
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_been_applied_is_sent_again_only_by_who_means_it() {
+    let world = world().await;
+    let rejected = world.record(1, "k1");
+    let unknown = world.record(2, "k2");
+    let by = |record, reason| last(record, FinalOutcome::DeadLettered { reason });
+    world.settle(&[by(&rejected, "rejected"), by(&unknown, "unknown")]).await;
+    let all = Selection::default();
+    let named =
+        Selection { deliveries: Some(vec![unknown.head.delivery_id()]), ..Selection::default() };
+    let cause = Selection { cause: Some("unknown".into()), ..Selection::default() };
+    for (action, selection, count) in [
+        (Action::Rewind, &all, 1),
+        (Action::Rewind, &named, 1),
+        (Action::Rewind, &cause, 1),
+        (Action::Discard, &all, 2),
+    ] {
+        let counted = preview(&world, action, selection).await;
+        assert_eq!(counted.matched(), Some(count), "{action:?} {selection:?}");
+    }
+    let first = command(&world, Action::Rewind, &all).await;
+    work_off(&world).await;
+    let state = async |record: &Record| {
+        let id = record.head.delivery_id();
+        dead_letter_get(&world.pool, None, id).await.unwrap().unwrap().0.state
+    };
+    assert_eq!(now(&world, &first).await.done, 1);
+    assert_eq!((state(&rejected).await, state(&unknown).await), (Dead::Rewound, Dead::Open));
+    command(&world, Action::Rewind, &cause).await;
+    work_off(&world).await;
+    assert_eq!(state(&unknown).await, Dead::Rewound);
 }
