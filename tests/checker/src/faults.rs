@@ -48,6 +48,8 @@ pub(crate) struct Repeat {
     pub(crate) key: u32,
     /// When the last 2xx before it was written.
     pub(crate) answered_ns: i64,
+    /// When the request was read that this 2xx answers.
+    pub(crate) asked_ns: i64,
     pub(crate) read_ns: i64,
     /// Its attempt is an earlier one than one that was read before it: it was under way all that time.
     pub(crate) is_overtaken: bool,
@@ -97,7 +99,7 @@ impl Fault {
         match self.effect {
             // The connection of the answer was the dead process's: it carries nothing after.
             Effect::Kill => {
-                self.start >= from - exact
+                self.start >= repeat.asked_ns - exact
                     && self.start <= to
                     && repeat.conn_last_ns <= self.start + exact
             }
@@ -109,9 +111,10 @@ impl Fault {
                     && (self.start - exact..=self.end + deadline + exact).contains(&from)
                     && self.end <= to
             }
-            // The answer was written, and did not arrive.
+            // The answer was written, and did not arrive. What was held on its way is read when the way is whole again; its
+            // sender waited a deadline for it.
             Effect::Replies => {
-                let lost = self.start <= from + exact && self.end >= from - exact;
+                let lost = self.start <= from + exact && self.end + deadline >= from - exact;
                 self.endpoint == Some(repeat.endpoint) && lost
                     || repeat.is_overtaken && self.delays(repeat.endpoint, to)
             }

@@ -344,6 +344,7 @@ impl Judge<'_> {
                 endpoint: pair.endpoint,
                 key: self.world.rows[pair.row as usize].key,
                 answered_ns: repeated.success_ns,
+                asked_ns: repeated.success_ns - repeated.success_after,
                 read_ns: repeated.read_ns,
                 is_overtaken: repeated.is_overtaken,
                 conn_last_ns: self.connections.get(&repeated.conn).copied().unwrap_or(i64::MIN),

@@ -206,6 +206,43 @@ fn a_reply_that_was_lost_on_its_way_is_repeated() {
     assert_eq!((verdict.figures.duplicates, verdict.figures.max_in_flight_per_lane), (1, 1));
 }
 
+/// Seen by `make chaos` on a busy machine: what the cut way held was read half a second after it was whole again, by when
+/// its sender had given it up.
+#[test]
+fn a_request_that_was_held_is_answered_in_vain_until_a_deadline_after_the_cut() {
+    for (read, is_good) in [(3_900, true), (4_500, false)] {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        h.deadline(2_000);
+        h.send(1, 1, 200, read);
+        h.send(1, 2, 200, read + 240);
+        h.fault("cut", "link", 1_000, 2_000)["endpoint"] = "/a".into();
+        if is_good {
+            h.assert_good();
+        } else {
+            h.assert_bad("I3");
+        }
+    }
+}
+
+/// Seen by `make chaos`: the receiver took a second for its answer, and the sender died in it.
+#[test]
+fn an_owner_that_dies_before_the_answer_is_written_has_not_recorded_it() {
+    for (killed, is_good) in [(500, true), (150, false)] {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        h.request(1, 1, 7, 300)["status"] = 200.into();
+        h.response(1, 200, 7, 1_300);
+        h.send(1, 1, 200, 7_000);
+        h.fault("kill", "deliver-1", killed, killed);
+        if is_good {
+            h.assert_good();
+        } else {
+            h.assert_bad("I3"); // it never had the request
+        }
+    }
+}
+
 #[test]
 fn a_way_that_stays_cut_loses_one_reply_after_the_other() {
     let mut h = History::new();
