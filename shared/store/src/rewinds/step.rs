@@ -202,13 +202,14 @@ async fn full(
             break;
         }
         if look == 1 {
-            // LIMIT: each by its id, whatever the planner knows of the table.
+            // LIMIT: each by its id, whatever the planner knows of the table. A dead letter outlives its day of the inbox.
             sqlx::query(
                 "UPDATE laneway_control.rewound w SET settled = true \
                  FROM (SELECT delivery_id FROM laneway_control.rewound \
                    WHERE tenant_id = $1 AND NOT settled AND endpoint_id = ANY($2) OFFSET 0) o \
-                 CROSS JOIN LATERAL (SELECT FROM laneway_control.inbox i \
-                   WHERE i.delivery_id = o.delivery_id LIMIT 1) s \
+                 CROSS JOIN LATERAL (SELECT 1 FROM laneway_control.inbox i WHERE i.delivery_id = o.delivery_id \
+                   UNION ALL SELECT 1 FROM laneway_control.dead_letters d \
+                   WHERE d.tenant_id = $1 AND d.delivery_id = o.delivery_id LIMIT 1) s \
                  WHERE w.delivery_id = o.delivery_id",
             )
             .bind(tenant.as_uuid())

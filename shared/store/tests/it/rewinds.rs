@@ -570,7 +570,13 @@ async fn no_more_is_sent_again_than_may_be_unsettled() {
     };
     sql(&world.url, &settle(499)).await.unwrap();
     assert!(rewind_step(&world.pool).await.unwrap().is_none());
-    sql(&world.url, &settle(1)).await.unwrap();
+    // One that died again is settled too, when its day of the inbox has gone before it.
+    let died = "INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, \
+                  event_type, reason, attempts, record, first_held) \
+                SELECT tenant_id, delivery_id, event_id, endpoint_id, decode(repeat('00', 16), 'hex'), 'a', 'rejected', 1, \
+                  '', now() FROM laneway_control.rewound WHERE NOT settled LIMIT 1; \
+                UPDATE laneway_control.rewinds SET retry_at = now()";
+    sql(&world.url, died).await.unwrap();
     let step = rewind_step(&world.pool).await.unwrap().unwrap();
     assert_eq!((step.done, step.rewind.state, step.rewind.waits), (500, State::Done, None));
     assert_eq!(outbox(&world).await.len(), 1_500);
