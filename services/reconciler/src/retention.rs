@@ -5,7 +5,10 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use laneway_platform::service::Chain;
 use laneway_store::Pool;
-use laneway_store::retention::{Kind, inbox_day_remove, inbox_days_expired, retention_step};
+use laneway_store::retention::{
+    Kind, inbox_day_remove, inbox_days_expired, inbox_default_step, retention_step,
+};
+use laneway_store::windows::{REASONS, windows_contradict};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +52,18 @@ async fn round(
             tokio::time::sleep(BREATH).await;
         }
     }
+    if contradicted(pool, metrics, windows).await? {
+        metrics.overdue(inbox_days_expired(pool, windows.inbox).await?.len());
+        return Ok(());
+    }
+    loop {
+        let gone = inbox_default_step(pool, windows.inbox).await?;
+        metrics.removed("inbox_default", gone);
+        if gone == 0 || shutdown.is_cancelled() {
+            break;
+        }
+        tokio::time::sleep(BREATH).await;
+    }
     for day in inbox_days_expired(pool, windows.inbox).await? {
         if shutdown.is_cancelled() {
             return Ok(());
@@ -62,4 +77,24 @@ async fn round(
     }
     metrics.overdue(inbox_days_expired(pool, windows.inbox).await?.len());
     Ok(())
+}
+
+/// Whether others' windows say that outcomes have to be kept longer than they would be; told in any case.
+async fn contradicted(
+    pool: &Pool,
+    metrics: &Metrics,
+    windows: &Windows,
+) -> Result<bool, laneway_store::Error> {
+    let found = windows_contradict(pool, windows.inbox).await?;
+    for (reason, meaning) in REASONS {
+        let mut count = 0;
+        for one in found.iter().filter(|one| one.reason == reason) {
+            count += 1;
+            tracing::error!(
+                reason, owner = %one.owner, window = ?one.window, bound = ?one.bound, "{meaning}"
+            );
+        }
+        metrics.contradicting(reason, count);
+    }
+    Ok(found.iter().any(|one| one.reason.starts_with("inbox_")))
 }

@@ -230,3 +230,22 @@ async fn an_authority_inside_is_never_asked() {
     assert_eq!(world.value(COMMANDS).await, "0");
     one.stop().await;
 }
+
+/// Clients with a credential are cached by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_revision_of_an_authority_comes_twice() {
+    use laneway_store::authorities::{authority_get, authority_remove};
+    use laneway_store::idempotency::{Answer, Work};
+    let world = World::new().await;
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..6 {
+        world.authority("http://127.0.0.1:1/", Some("c")).await;
+        let stored = authority_get(&world.pool, world.tenant, world.endpoint).await.unwrap();
+        assert!(seen.insert(stored.unwrap().revision), "round {round}: {seen:?}");
+        if round % 2 == 0 {
+            let mut work = Work::begin(&world.pool, world.tenant).await.unwrap();
+            assert!(authority_remove(&mut work, world.endpoint, "ann").await.unwrap());
+            work.commit(&Answer { status: 204, body: vec![] }, None).await.unwrap();
+        }
+    }
+}

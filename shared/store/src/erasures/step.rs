@@ -168,6 +168,8 @@ async fn attempts(
                 "WITH page AS MATERIALIZED (SELECT max(delivery_id::text)::uuid AS last, count(*) AS looked FROM ( \
                      SELECT delivery_id FROM laneway_control.attempts WHERE delivery_id > $2 \
                      ORDER BY delivery_id LIMIT $3) p), \
+                 parked AS MATERIALIZED (SELECT p.id FROM page, \
+                   laneway_control.parked_between($2, page.last) AS p (id)), \
                  gone AS (UPDATE laneway_control.attempts a SET body = NULL FROM page \
                    WHERE a.delivery_id > $2 AND a.delivery_id <= page.last AND a.tenant_id = $1 AND a.body IS NOT NULL ",
                 $also,
@@ -181,8 +183,7 @@ async fn attempts(
         Some(_) => page!(
             "AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d WHERE d.tenant_id = a.tenant_id \
                AND d.delivery_id = a.delivery_id AND d.erased_at IS NULL) \
-             AND NOT EXISTS (SELECT FROM laneway_control.parked_events e WHERE e.tenant_id = a.tenant_id \
-               AND e.delivery_id = a.delivery_id)"
+             AND NOT EXISTS (SELECT FROM parked p WHERE p.id = a.delivery_id)"
         ),
     };
     sqlx::query_as(statement)
