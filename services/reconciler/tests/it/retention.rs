@@ -261,3 +261,37 @@ async fn no_outcome_goes_while_another_window_says_that_it_is_needed() {
     wait_for("old days that go", crate::world::LIMIT, || async { days().await == 0 }).await;
     one.stop().await;
 }
+
+/// Of an endpoint that orders nothing: the record has no user key, the event's row has one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_without_a_user_key_is_found_by_its_user_when_its_row_is_gone() {
+    let world = World::new().await;
+    let tenant = world.tenant.as_uuid();
+    let emit = format!("SELECT laneway.emit('{tenant}', 'order.created', 'ann', '{{}}')");
+    let event = world.value(&emit).await;
+    let mut record = world.record(1, "");
+    record.head.user_key = None;
+    record.head.mode = laneway_wire::LaneMode::None;
+    record.head.event = event.parse().unwrap();
+    record.head.delivery = laneway_wire::DeliveryId::first(
+        laneway_wire::EventId::from_uuid(record.head.event),
+        world.endpoint,
+    )
+    .as_uuid();
+    record.head.row = world.value("SELECT id FROM laneway.outbox").await.parse().unwrap();
+    let bytes: String = record.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    let dead = format!(
+        "INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, event_type, reason, \
+           attempts, record, first_held) VALUES ('{tenant}', '{}', '{event}', '{}', '', 'order.created', 'rejected', 1, \
+           '\\x{bytes}', now())",
+        record.head.delivery, record.head.endpoint
+    );
+    run(&world, &dead).await;
+    let one = world.start();
+    let key = "SELECT user_key FROM laneway_control.dead_letters";
+    wait_for("its user", crate::world::LIMIT, || async { world.value(key).await == "ann" }).await;
+    one.stop().await;
+    run(&world, "DELETE FROM laneway.outbox").await;
+    let found = laneway_store::erasures::erasure_preview(&world.pool, world.tenant, Some("ann"));
+    assert_eq!(found.await.unwrap().dead_letters, 1);
+}
