@@ -173,7 +173,7 @@ async fn an_answer_that_comes_too_late_counts_for_nothing() {
     let record = world.record(1, "k");
     world.unknown(&record, 1, Duration::ZERO).await;
     let claim = async || {
-        lookups_find(&world.pool, Duration::ZERO).await.unwrap();
+        lookups_find(&world.pool, Duration::ZERO, None).await.unwrap();
         sql(&world.url, "UPDATE laneway_control.lookups SET ask_at = now()").await.unwrap();
         lookups_claim(&world.pool, 10, S).await.unwrap().remove(0)
     };

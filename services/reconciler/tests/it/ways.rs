@@ -5,14 +5,18 @@ use crate::world::{LIMIT, World};
 use laneway_store::audit::{Scope, audit};
 use laneway_store::erasures::{erasure_create, erasure_step};
 use laneway_store::idempotency::{Answer, Work};
+use laneway_store::lookups::lookups_find;
 use laneway_store::retention::{Kind, inbox_day_remove, inbox_default_step, retention_step};
 use laneway_testkit::{sql, wait_for};
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// 20,000 rows of each kind, none of which is old.
+/// An endpoint that asks; 20,000 rows of each kind, none of which is old.
 const FULL: &str = "\
+UPDATE laneway_control.endpoints SET on_unknown = 'lookup'; \
+INSERT INTO laneway_control.authorities (tenant_id, endpoint_id, url, method) \
+  SELECT tenant_id, endpoint_id, 'x', 'GET' FROM laneway_control.endpoints; \
 INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, event_type, reason, \
     attempts, record, first_held, state, closed_at) \
   SELECT tenant_id, gen_random_uuid(), gen_random_uuid(), endpoint_id, '', 'a', 'rejected', 1, '\\x01000000077b2261223a317d', now(), \
@@ -37,9 +41,10 @@ INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id
   SELECT laneway.uuid_v7(), tenant_id, endpoint_id, gen_random_uuid(), 1 + (n % 100 = 0)::int, 1, 5 \
   FROM laneway_control.endpoints, generate_series(1, 20000) n; \
 INSERT INTO laneway_control.parked_lanes (lane, bucket, partition, tenant_id, endpoint_id, mode, user_key, reason, due, \
-    head_held) \
+    head_held, unknown, unknown_since) \
   SELECT substring(sha256(n::text::bytea) FROM 1 FOR 16), n % 1024, 0, \
-    CASE n % 100 WHEN 0 THEN tenant_id ELSE gen_random_uuid() END, endpoint_id, 1, 'k' || n, 'retry', now(), now() \
+    CASE n % 100 WHEN 0 THEN tenant_id ELSE gen_random_uuid() END, endpoint_id, 1, 'k' || n, 'retry', now(), now(), \
+    n % 2 = 0, CASE n % 2 WHEN 0 THEN now() - interval '1 h' END \
   FROM laneway_control.endpoints, generate_series(1, 20000) n; \
 INSERT INTO laneway_control.parked_events (bucket, delivery_id, lane, generation, moves, log_offset, tenant_id, \
     endpoint_id, event_id, first_held, record) \
@@ -94,6 +99,10 @@ async fn what_is_over_or_meant_is_found_by_an_index_in_full_tables() {
     })
     .await;
     by_index(&world, "parked_lanes_user").await;
+
+    let minute = Some(Duration::from_secs(60));
+    lookups_find(&world.pool, Duration::ZERO, minute).await.unwrap();
+    by_index(&world, "parked_lanes_unknown_since").await;
 }
 
 /// Waits until an index, or one of its partitions', was used.

@@ -60,6 +60,9 @@ CREATE INDEX inbox_default_settled ON laneway_control.inbox_default USING brin (
 -- Parked lanes of a user key: an erasure looks for them again and again.
 CREATE INDEX parked_lanes_user ON laneway_control.parked_lanes (tenant_id, user_key);
 
+-- Young unknowns: the reconciler looks for them twice a second.
+CREATE INDEX parked_lanes_unknown_since ON laneway_control.parked_lanes (unknown_since) WHERE unknown;
+
 -- Parked deliveries from `low` to `high`: the key begins with the bucket, and 1,024 looks into it are cheaper than
 -- another index on what is written in an outage.
 CREATE FUNCTION laneway_control.parked_between(low uuid, high uuid) RETURNS SETOF uuid

@@ -20,50 +20,70 @@ pending AS MATERIALIZED (SELECT a.shard, a.entry, p.partition, h.s1, h.floor_id,
     AND NOT EXISTS (SELECT FROM laneway_control.topic_fences f \
       WHERE f.generation > a.generation AND f.partition = p.partition AND f.first_lost <= p.acked)), \
 unpassed AS MATERIALIZED (SELECT DISTINCT ON (shard, partition) shard, partition, s1, floor_id \
-  FROM pending ORDER BY shard, partition, entry)";
+  FROM pending ORDER BY shard, partition, entry), \
+map AS MATERIALIZED (SELECT array_agg(partition ORDER BY bucket) AS partitions, max(moves) > 0 AS moved \
+  FROM laneway_control.bucket_map)";
 
-/// Lost deliveries as a query: `again` for those of rewinds. `$1` is the window, `$2` what is settled.
+/// First deliveries without an outcome and a place where they wait.
+macro_rules! first {
+    () => {
+        "SELECT o.tenant, o.event_id, e.endpoint_id, o.user_key, o.id AS row_id, o.shard, o.xid, false AS again, \
+           laneway_control.first_delivery_id(o.event_id, e.endpoint_id) AS delivery_id \
+         FROM laneway.outbox o \
+         JOIN laneway_control.endpoints e ON e.tenant_id = o.tenant AND e.state <> 'deleted' \
+         WHERE o.rewind IS NULL \
+           AND o.created_at >= now() - $1 * interval '1 ms' AND o.created_at < now() - $2 * interval '1 ms' \
+           AND EXISTS (SELECT FROM laneway_control.subscriptions s WHERE s.tenant_id = o.tenant \
+             AND s.endpoint_id = e.endpoint_id AND s.until_version IS NULL \
+             AND s.created_at < o.created_at - interval '1 minute' \
+             AND (s.event_type IN ('*', o.type) OR (right(s.event_type, 2) = '.*' \
+               AND starts_with(o.type, left(s.event_type, -1))))) \
+           AND NOT EXISTS (SELECT FROM laneway_control.inbox i \
+             WHERE i.delivery_id = laneway_control.first_delivery_id(o.event_id, e.endpoint_id)) \
+           AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = o.tenant \
+             AND p.event_id = o.event_id AND p.endpoint_id = e.endpoint_id)"
+    };
+}
+pub(super) use first;
+
+/// The same of rewinds.
+macro_rules! again {
+    () => {
+        "SELECT * FROM (SELECT DISTINCT ON (r.delivery_id) r.tenant_id AS tenant, r.event_id, r.endpoint_id, o.user_key, \
+           o.id AS row_id, o.shard, o.xid, true AS again, r.delivery_id \
+         FROM laneway_control.rewound r \
+         JOIN laneway_control.endpoints e ON e.endpoint_id = r.endpoint_id AND e.state <> 'deleted' \
+         LEFT JOIN laneway.outbox o ON o.rewind IS NOT NULL AND o.rewind ->> 'delivery' = r.delivery_id::text \
+           AND o.tenant = r.tenant_id AND o.created_at >= now() - $1 * interval '1 ms' \
+           AND (o.rewind ->> 'number')::int > 0 \
+         WHERE r.created_at >= now() - $1 * interval '1 ms' AND r.created_at < now() - $2 * interval '1 ms' \
+           AND NOT EXISTS (SELECT FROM laneway_control.inbox i WHERE i.delivery_id = r.delivery_id) \
+           AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = r.tenant_id \
+             AND p.event_id = r.event_id AND p.delivery_id = r.delivery_id) \
+         ORDER BY r.delivery_id, o.id) g"
+    };
+}
+pub(super) use again;
+
+/// Lost deliveries as a query, of those that `$missing` gives: `again` for rewinds. `$1` is the window, `$2` what is
+/// settled.
 ///
 /// Where a delivery is published: the row that repaired it, else its own. A lane's mode is not known any more, so that
-/// each of the three that it can have had counts. A bucket that has moved can be behind in any partition.
+/// each of the three that it can have had counts. When buckets have moved, each can be behind in any partition.
 macro_rules! lost {
-    () => {
-        "(WITH missing AS MATERIALIZED ( \
-           SELECT o.tenant, o.event_id, e.endpoint_id, o.user_key, o.id AS row_id, o.shard, o.xid, false AS again, \
-             laneway_control.first_delivery_id(o.event_id, e.endpoint_id) AS delivery_id \
-           FROM laneway.outbox o \
-           JOIN laneway_control.endpoints e ON e.tenant_id = o.tenant AND e.state <> 'deleted' \
-           WHERE o.rewind IS NULL \
-             AND o.created_at >= now() - $1 * interval '1 ms' AND o.created_at < now() - $2 * interval '1 ms' \
-             AND EXISTS (SELECT FROM laneway_control.subscriptions s WHERE s.tenant_id = o.tenant \
-               AND s.endpoint_id = e.endpoint_id AND s.until_version IS NULL \
-               AND s.created_at < o.created_at - interval '1 minute' \
-               AND (s.event_type IN ('*', o.type) OR (right(s.event_type, 2) = '.*' \
-                 AND starts_with(o.type, left(s.event_type, -1))))) \
-             AND NOT EXISTS (SELECT FROM laneway_control.inbox i \
-               WHERE i.delivery_id = laneway_control.first_delivery_id(o.event_id, e.endpoint_id)) \
-             AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = o.tenant \
-               AND p.event_id = o.event_id AND p.endpoint_id = e.endpoint_id) \
-           UNION ALL \
-           SELECT * FROM (SELECT DISTINCT ON (r.delivery_id) r.tenant_id, r.event_id, r.endpoint_id, o.user_key, o.id, \
-             o.shard, o.xid, true, r.delivery_id \
-           FROM laneway_control.rewound r \
-           JOIN laneway_control.endpoints e ON e.endpoint_id = r.endpoint_id AND e.state <> 'deleted' \
-           LEFT JOIN laneway.outbox o ON o.rewind IS NOT NULL AND o.rewind ->> 'delivery' = r.delivery_id::text \
-             AND o.tenant = r.tenant_id AND o.created_at >= now() - $1 * interval '1 ms' \
-             AND (o.rewind ->> 'number')::int > 0 \
-           WHERE r.created_at >= now() - $1 * interval '1 ms' AND r.created_at < now() - $2 * interval '1 ms' \
-             AND NOT EXISTS (SELECT FROM laneway_control.inbox i WHERE i.delivery_id = r.delivery_id) \
-             AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = r.tenant_id \
-               AND p.event_id = r.event_id AND p.delivery_id = r.delivery_id) \
-           ORDER BY r.delivery_id, o.id) g), \
+    ($($missing:expr),+) => {
+        concat!(
+            "(WITH missing AS MATERIALIZED (",
+            $($missing),+,
+            "), \
          placed AS MATERIALIZED (SELECT m.tenant, m.event_id, m.endpoint_id, m.delivery_id, m.again, m.row_id, \
              coalesce(r.times, 0) AS times, coalesce(r.shard, m.shard) AS shard, coalesce(r.row_id, m.row_id) AS place, \
              coalesce(r.xid, m.xid) AS xid, ARRAY[ \
-               laneway_control.lane_bucket(m.endpoint_id, 1, convert_to(m.user_key, 'UTF8')), \
-               laneway_control.lane_bucket(m.endpoint_id, 2, ''), \
-               laneway_control.lane_bucket(m.endpoint_id, 3, uuid_send(m.delivery_id))] AS buckets \
-           FROM missing m LEFT JOIN laneway_control.repairs r USING (delivery_id)) \
+               map.partitions[1 + laneway_control.lane_bucket(m.endpoint_id, 1, convert_to(m.user_key, 'UTF8'))], \
+               map.partitions[1 + laneway_control.lane_bucket(m.endpoint_id, 2, '')], \
+               map.partitions[1 + laneway_control.lane_bucket(m.endpoint_id, 3, uuid_send(m.delivery_id))]] AS partitions, \
+             map.moved \
+           FROM missing m CROSS JOIN map LEFT JOIN laneway_control.repairs r USING (delivery_id)) \
          SELECT l.* FROM placed l LEFT JOIN laneway.relay_cursors c ON c.shard = l.shard \
          WHERE l.place IS NULL OR ( \
            c.generation = (SELECT generation FROM present) \
@@ -73,10 +93,10 @@ macro_rules! lost {
            AND NOT EXISTS (SELECT FROM laneway.relay_held h LEFT JOIN next n ON n.partition = h.left_partition \
              WHERE h.shard = l.shard AND h.row_id = l.place AND h.endpoint = l.endpoint_id \
                AND (h.left_entry IS NULL OR h.left_offset >= coalesce(n.next_offset, 0))) \
-           AND NOT EXISTS (SELECT FROM unpassed u JOIN laneway_control.bucket_map b \
-               ON b.partition = u.partition OR b.moves > 0 \
-             WHERE u.shard = l.shard AND b.bucket = ANY (l.buckets) \
+           AND NOT EXISTS (SELECT FROM unpassed u \
+             WHERE u.shard = l.shard AND (l.moved OR u.partition = ANY (l.partitions)) \
                AND (u.s1 IS NULL OR l.place > u.floor_id AND NOT pg_visible_in_snapshot(l.xid, u.s1)))))"
+        )
     };
 }
 pub(super) use lost;

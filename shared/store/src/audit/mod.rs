@@ -8,7 +8,7 @@ mod repair;
 pub use repair::repair;
 
 use crate::{Error, Pool};
-use lost::lost;
+use lost::{again, first, lost};
 use sqlx::PgConnection;
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ const CHECKS: &[(&str, &str, &str)] = &[
         concat!(
             "SELECT format('event %s at endpoint %s, row %s%s', l.event_id, l.endpoint_id, l.row_id, \
                CASE WHEN l.times > 0 THEN format(', published again %s times', l.times) END) AS example FROM ",
-            lost!(),
-            " l WHERE NOT l.again"
+            lost!(first!()),
+            " l"
         ),
     ),
     (
@@ -55,8 +55,8 @@ const CHECKS: &[(&str, &str, &str)] = &[
         concat!(
             "SELECT format('delivery %s of event %s%s', l.delivery_id, l.event_id, \
                CASE WHEN l.place IS NULL THEN ', whose row is gone' END) AS example FROM ",
-            lost!(),
-            " l WHERE l.again"
+            lost!(again!()),
+            " l"
         ),
     ),
     (

@@ -5,7 +5,7 @@
 //! attempt of it was answered with success, it is no dead letter, its row is there, and nothing of its project is being
 //! erased. Everything else is only told.
 
-use super::lost::{SHARED, lost};
+use super::lost::{SHARED, again, first, lost};
 use super::{Finding, Scope, alone};
 use crate::erasures::erasure_keeps_out;
 use crate::{Error, Pool};
@@ -59,7 +59,7 @@ async fn find(pool: &Pool, scope: Scope) -> Result<BTreeMap<Uuid, Lost>, Error> 
         "WITH {SHARED} SELECT l.tenant, l.delivery_id, l.endpoint_id, l.row_id, l.times FROM {} l \
          JOIN laneway_control.endpoints e ON e.endpoint_id = l.endpoint_id AND e.on_unknown = 'resend' \
          WHERE l.row_id IS NOT NULL ORDER BY l.tenant, l.row_id LIMIT $3",
-        lost!()
+        lost!(first!(), " UNION ALL ", again!())
     );
     // Made of constants of this module alone.
     let rows: Vec<(Uuid, Uuid, Uuid, i64, i32)> = sqlx::query_as(sqlx::AssertSqlSafe(text))
