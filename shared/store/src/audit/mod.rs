@@ -192,6 +192,8 @@ pub async fn audit(pool: &Pool, scope: Scope) -> Result<Option<Vec<Finding>>, Er
         let count = u64::try_from(count).unwrap_or(0);
         findings.push(Finding { check, meaning, count, repaired: 0, examples });
     }
+    // Not left to the pool: whoever comes next would meet this one.
+    transaction.commit().await.map_err(Error::doing(DOING))?;
     Ok(Some(findings))
 }
 
