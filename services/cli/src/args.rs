@@ -95,6 +95,12 @@ pub(crate) enum Command {
         /// Rows that are at least so old: what is younger may be on its way.
         #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = duration)]
         settled: std::time::Duration,
+        /// Publish again what is missing and may be sent again; the rest is only told.
+        #[arg(long)]
+        repair: bool,
+        /// Who says so; stored in the audit log.
+        #[arg(long, env = "USER", default_value = "operator", value_name = "NAME")]
+        actor: String,
         #[command(flatten)]
         database: Database,
     },

@@ -23,6 +23,7 @@ use laneway_store::delivery::inbox_partitions_make;
 use laneway_store::migrate::control_is_current;
 use laneway_store::secrets::SecretsKey;
 use laneway_store::topology::{bucket_map, topology_ensure};
+use laneway_store::windows::{Window, window_tell};
 use laneway_store::{Options, Pool};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -36,6 +37,8 @@ use uuid::Uuid;
 const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
 /// After a failed one.
 const PARTITIONS_AGAIN: Duration = Duration::from_secs(30);
+/// Between two times that the horizon is told.
+const HORIZON_EVERY: Duration = Duration::from_secs(1800);
 /// Between two tries to find the topic.
 const TOPIC_AGAIN: Duration = Duration::from_millis(500);
 /// Between two looks whether `laneway migrate` has been run.
@@ -68,6 +71,7 @@ pub async fn run(settings: Settings, ctx: Context) -> Result<(), Error> {
     // First of all: a day whose ids got into the DEFAULT partition keeps them there.
     let again = partitions_made(&pool).await;
     task::spawn("inbox", keep_inbox_partitions(pool.clone(), again, ctx.shutdown.clone()));
+    task::spawn("horizon", tell_horizon(pool.clone(), deliver.horizon, ctx.clone()));
 
     let key = settings.secrets.key_bytes().ok_or(Error::Setting("secrets.key"))?;
     let key = Arc::new(SecretsKey::new(&settings.secrets.key_id, key));
@@ -251,6 +255,24 @@ async fn keep_inbox_partitions(pool: Pool, mut pause: Duration, shutdown: Cancel
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(pause) => pause = partitions_made(&pool).await,
+        }
+    }
+}
+
+/// The reconciler compares it with how long outboxes and outcomes are kept.
+async fn tell_horizon(pool: Pool, horizon: Duration, ctx: Context) {
+    loop {
+        let told = window_tell(&pool, Window::Horizon, &ctx.instance, horizon).await;
+        let pause = match told {
+            Ok(()) => HORIZON_EVERY,
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "the horizon was not told yet");
+                PARTITIONS_AGAIN
+            }
+        };
+        tokio::select! {
+            () = ctx.shutdown.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }

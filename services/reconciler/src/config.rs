@@ -59,6 +59,8 @@ pub struct Reconciler {
     /// What is younger may be on its way and is not looked at, 1 s to `audit_window`.
     #[serde(with = "humantime_serde")]
     pub audit_settled: Duration,
+    /// Whether an audit on a schedule publishes again what is missing and may be sent again.
+    pub audit_repair: bool,
     /// How long rows are kept when they are over.
     pub keep: Windows,
 }
@@ -69,7 +71,8 @@ pub struct Reconciler {
 #[serde(default, deny_unknown_fields)]
 pub struct Windows {
     /// Final outcomes. They are what makes a record that comes again harmless, so they outlive everything that an event
-    /// can come again from: every source's outbox (`relay.window`), the topic (7 days) and the horizon. At least 8 days.
+    /// can come again from: every source's outbox (`relay.window`), the topic (7 days) and the horizon. At least 8 days. What
+    /// relays and deliver processes tell of theirs is compared; while it contradicts, no outcome is removed.
     #[serde(with = "humantime_serde")]
     pub inbox: Duration,
     /// Failed attempts of deliveries that have their outcome; at most as long as the outcome, at least 1 h.
@@ -150,6 +153,7 @@ impl Default for Reconciler {
             audit_every: Duration::from_secs(15 * 60),
             audit_window: Duration::from_secs(3_600),
             audit_settled: Duration::from_secs(10 * 60),
+            audit_repair: true,
             keep: Windows::default(),
         }
     }

@@ -73,8 +73,12 @@ pub async fn run(settings: Settings, context: Context) -> Result<(), Error> {
         window: settings.reconciler.audit_window,
         settled: settings.reconciler.audit_settled,
     };
-    let (every, shutdown) = (settings.reconciler.audit_every, context.shutdown.clone());
-    let audits = audit::work(pool.clone(), metrics.clone(), every, scope, shutdown);
+    let schedule = audit::Schedule {
+        every: settings.reconciler.audit_every,
+        scope,
+        repair: settings.reconciler.audit_repair,
+    };
+    let audits = audit::work(pool.clone(), metrics.clone(), schedule, context.shutdown.clone());
     let windows = settings.reconciler.keep.clone();
     let removing =
         retention::work(pool.clone(), metrics.clone(), windows, context.shutdown.clone());

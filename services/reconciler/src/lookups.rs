@@ -27,6 +27,11 @@ const COUNT_EVERY: Duration = Duration::from_secs(5);
 /// The jitter's part of a pause: up to one fifth is added, nothing is taken off.
 const JITTER_PART: u64 = 5;
 
+/// Between two looks at all unknowns, for authorities that were set meanwhile; the others look at young ones alone.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How young: more than `LOOK_EVERY` and the longest transaction.
+const LATELY: Duration = Duration::from_secs(120);
+
 /// What the questions share.
 pub(crate) struct Asker {
     pub(crate) pool: Pool,
@@ -41,6 +46,7 @@ impl Asker {
     pub(crate) async fn work(self: Arc<Self>, shutdown: CancellationToken) -> Result<(), Error> {
         let mut asking: Vec<JoinHandle<()>> = Vec::new();
         let mut counted: Option<Duration> = None;
+        let mut looked: Option<Duration> = None;
         while !shutdown.is_cancelled() {
             asking.retain(|handle| !handle.is_finished());
             let now = clock::monotonic();
@@ -48,8 +54,13 @@ impl Asker {
                 counted = Some(now);
                 self.count().await;
             }
-            let pause = match self.claim(asking.len()).await {
-                Ok(claimed) => {
+            let all = looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_EVERY);
+            let pause = match self.claim(asking.len(), (!all).then_some(LATELY)).await {
+                Ok((found, claimed)) => {
+                    // A look finds so many at most: the next one sees what is left.
+                    if all && found == 0 {
+                        looked = Some(now);
+                    }
                     failpoint::hit("lookup.after_claim");
                     for lookup in claimed {
                         asking.push(task::spawn("lookup", Arc::clone(&self).ask(lookup)));
@@ -74,14 +85,19 @@ impl Asker {
         Ok(())
     }
 
-    async fn claim(&self, under_way: usize) -> Result<Vec<Lookup>, laneway_store::Error> {
-        lookups_find(&self.pool, self.settings.lookup_grace).await?;
+    async fn claim(
+        &self,
+        under_way: usize,
+        lately: Option<Duration>,
+    ) -> Result<(u64, Vec<Lookup>), laneway_store::Error> {
+        let found = lookups_find(&self.pool, self.settings.lookup_grace, lately).await?;
         let room = self.settings.lookups_at_once.saturating_sub(under_way);
         if room == 0 {
-            return Ok(Vec::new());
+            return Ok((found, Vec::new()));
         }
         let span = self.settings.lookup_deadline + CLAIM_SLACK;
-        lookups_claim(&self.pool, u32::try_from(room).unwrap_or(u32::MAX), span).await
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        Ok((found, lookups_claim(&self.pool, room, span).await?))
     }
 
     /// Asks once and writes the answer. An answer that cannot be written is lost with its claim, and asked for again.

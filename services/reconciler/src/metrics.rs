@@ -27,6 +27,11 @@ struct Check {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answer {
     answer: &'static str,
 }
@@ -45,6 +50,8 @@ pub(crate) struct Metrics {
     overdue: Gauge,
     violations: Family<Check, Gauge>,
     audits: Counter,
+    repaired: Family<Check, Counter>,
+    contradictions: Family<Reason, Gauge>,
     lookups: Family<Answer, Counter>,
     lookup_seconds: Histogram,
     waiting: Gauge,
@@ -83,6 +90,16 @@ impl Metrics {
                 "laneway_audits_total",
                 "Audits that were made",
                 Counter::default(),
+            ),
+            repaired: registry.register(
+                "laneway_audit_repaired_total",
+                "Deliveries that an audit missed and published again",
+                Family::default(),
+            ),
+            contradictions: registry.register(
+                "laneway_windows_contradicting",
+                "Windows of sources and deliver processes that contradict others, by reason",
+                Family::default(),
             ),
             lookups: registry.register(
                 "laneway_lookups_total",
@@ -135,6 +152,17 @@ impl Metrics {
 
     pub(crate) fn overdue(&self, days: usize) {
         self.overdue.set(i64::try_from(days).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn repaired(&self, check: &'static str, count: u64) {
+        if count > 0 {
+            self.repaired.get_or_create(&Check { check }).inc_by(count);
+        }
+    }
+
+    pub(crate) fn contradicting(&self, reason: &'static str, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.contradictions.get_or_create(&Reason { reason }).set(count);
     }
 
     pub(crate) fn audited(&self) {

@@ -6,6 +6,7 @@ use crate::source::Shared;
 use laneway_platform::service::Chain;
 use laneway_store::relay::{self, EntryAcks, Shard};
 use laneway_store::topology::{self, Fence};
+use laneway_store::windows::{Window, window_tell};
 use laneway_store::{Error, source};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,7 @@ async fn round(shared: &Shared, instance: &str) -> Result<(), Error> {
     if !relay::shard_is_owned_by(pool, Shard(0), instance).await? {
         return Ok(());
     }
+    window_tell(&shared.control, Window::Outbox, &shared.name, shared.settings.window).await?;
     let made = source::partitions_ensure(pool).await;
     let default_rows = source::default_rows(pool, DEFAULT_LIMIT).await?;
     let default_rows = i64::try_from(default_rows).unwrap_or(i64::MAX);

@@ -169,7 +169,11 @@ pub(crate) fn record(stamp: Stamp<'_>, row: &OutboxRow, delivery: &Delivery) -> 
             row: row.id,
             created_at: row.created_at,
             replay: row.rewind.map_or(0, |rewind| rewind.number),
-            replay_of: row.rewind.map(|rewind| rewind.of.as_uuid()),
+            // 0: the first delivery once more, which repeats none.
+            replay_of: row
+                .rewind
+                .filter(|rewind| rewind.number > 0)
+                .map(|rewind| rewind.of.as_uuid()),
             erased: row.erased,
         },
         payload: row.payload.clone(),

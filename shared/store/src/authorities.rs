@@ -19,7 +19,7 @@ pub struct Stored {
     pub header: Option<String>,
     /// The credential, sealed.
     pub(crate) sealed: Option<Vec<u8>>,
-    /// Raised by each change.
+    /// Raised by each change, and never used twice: not of an authority that was removed and set again.
     pub revision: i64,
 }
 
@@ -63,13 +63,14 @@ pub async fn authority_set(
     let row = endpoint.as_uuid().to_string();
     let sealed = header.map(|(_, value)| secrets.seal(place(tenant, &row), value.as_bytes()));
     let done = sqlx::query(
-        "WITH set AS (INSERT INTO laneway_control.authorities AS a (tenant_id, endpoint_id, url, method, body, \
+        "WITH set AS (INSERT INTO laneway_control.authorities (tenant_id, endpoint_id, url, method, body, \
            header_name, header_value, rules) \
          SELECT tenant_id, endpoint_id, $3, $4, $5, $6, $7, $8 FROM laneway_control.endpoints \
            WHERE tenant_id = $1 AND endpoint_id = $2 AND state <> 'deleted' \
          ON CONFLICT (tenant_id, endpoint_id) DO UPDATE SET url = excluded.url, method = excluded.method, \
            body = excluded.body, header_name = excluded.header_name, header_value = excluded.header_value, \
-           rules = excluded.rules, revision = a.revision + 1, updated_at = now() RETURNING tenant_id) \
+           rules = excluded.rules, revision = nextval('laneway_control.authority_revisions'), updated_at = now() \
+           RETURNING tenant_id) \
          INSERT INTO laneway_control.audit_log (tenant_id, actor, action, object) \
          SELECT tenant_id, $9, 'authority.set', $10 FROM set",
     )

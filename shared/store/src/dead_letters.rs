@@ -46,6 +46,27 @@ pub struct Selection {
     pub until: Option<Timestamp>,
 }
 
+/// Gives dead letters without a user key (of endpoints that order nothing, whose records have none) that of their event,
+/// while its row is in the control database's outbox: an erasure of the user finds them afterwards too. Those given up at
+/// `since` or later, a thousand; gives how many.
+pub async fn dead_letters_name(pool: &Pool, since: Timestamp) -> Result<u64, Error> {
+    sqlx::query(
+        "WITH named AS (SELECT d.tenant_id, d.delivery_id, o.user_key FROM laneway_control.dead_letters d \
+           CROSS JOIN LATERAL (SELECT CASE WHEN octet_length(d.record) > 5 THEN (convert_from(substring( \
+             laneway_control.record_head(d.record) FROM 6), 'UTF8')::jsonb ->> 'r')::bigint END AS id) r \
+           JOIN laneway.outbox o ON o.shard = get_byte(sha256(uuid_send(d.tenant_id)), 0) % 16 AND o.id = r.id \
+             AND o.tenant = d.tenant_id AND o.event_id = d.event_id AND o.user_key IS NOT NULL \
+           WHERE d.user_key IS NULL AND d.dead_at >= $1 LIMIT 1000) \
+         UPDATE laneway_control.dead_letters d SET user_key = n.user_key FROM named n \
+         WHERE d.tenant_id = n.tenant_id AND d.delivery_id = n.delivery_id AND d.user_key IS NULL",
+    )
+    .bind(crate::delivery::value::stored(since))
+    .execute(pool.inner())
+    .await
+    .map(|done| done.rows_affected())
+    .map_err(Error::doing("naming dead letters' users"))
+}
+
 /// The condition that [`bind_selection!`] gives its eight parameters to, `$2` to `$9`, on `dead_letters d`.
 macro_rules! selected {
     () => {

@@ -30,6 +30,7 @@ pub mod source;
 mod stored;
 pub mod subscriptions;
 pub mod topology;
+pub mod windows;
 
 pub use error::Error;
 pub use pool::{Options, Pool};

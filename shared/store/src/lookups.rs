@@ -71,33 +71,50 @@ pub enum Settled {
 
 /// Looks for unknowns of endpoints with an authority that are not known yet, and gives how many there were. None is to
 /// be asked about before its request can have ended: the end that is recorded, or its beginning and the endpoint's
-/// deadline, and `grace` after that (I13).
-pub async fn lookups_find(pool: &Pool, grace: Duration) -> Result<u64, Error> {
-    let done = sqlx::query(
-        "INSERT INTO laneway_control.lookups AS k (delivery_id, tenant_id, endpoint_id, lane, attempts, ask_at) \
-         SELECT e.delivery_id, l.tenant_id, l.endpoint_id, l.lane, e.attempts, \
-           greatest(l.due, t.ended_at, t.ended_at - t.took_ms * interval '1 ms' + p.timeout_ms * interval '1 ms') \
-             + $1 * interval '1 ms' \
-         FROM laneway_control.parked_lanes l \
-         JOIN laneway_control.endpoints p ON p.tenant_id = l.tenant_id AND p.endpoint_id = l.endpoint_id \
-           AND p.on_unknown = 'lookup' AND p.state <> 'deleted' \
-         JOIN laneway_control.authorities a ON a.tenant_id = l.tenant_id AND a.endpoint_id = l.endpoint_id \
-         CROSS JOIN LATERAL (SELECT delivery_id, attempts FROM laneway_control.parked_events e \
-           WHERE e.lane = l.lane ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e \
-         LEFT JOIN LATERAL (SELECT ended_at, took_ms FROM laneway_control.attempts t \
-           WHERE t.delivery_id = e.delivery_id ORDER BY t.number DESC, t.id DESC LIMIT 1) t ON true \
-         WHERE l.unknown AND NOT EXISTS (SELECT FROM laneway_control.lookups o \
-           WHERE o.delivery_id = e.delivery_id AND o.attempts >= e.attempts) \
-         LIMIT $2 \
-         ON CONFLICT (delivery_id) DO UPDATE SET attempts = excluded.attempts, ask_at = excluded.ask_at, asked = 0, \
-           claim = NULL, answer = NULL, detail = NULL, asked_at = NULL, created_at = now() \
-         WHERE k.attempts < excluded.attempts",
-    )
-    .bind(millis(grace))
-    .bind(MAX_FOUND)
-    .execute(pool.inner())
-    .await
-    .map_err(Error::doing("looking for unknowns to ask about"))?;
+/// deadline, and `grace` after that (I13). With `lately`, only at those that have become unknown so short ago: what is
+/// known already is not gone through again. An authority that was set since is seen by a look at all.
+pub async fn lookups_find(
+    pool: &Pool,
+    grace: Duration,
+    lately: Option<Duration>,
+) -> Result<u64, Error> {
+    macro_rules! find {
+        ($also:literal) => {
+            concat!(
+                "INSERT INTO laneway_control.lookups AS k (delivery_id, tenant_id, endpoint_id, lane, attempts, ask_at) \
+                 SELECT e.delivery_id, l.tenant_id, l.endpoint_id, l.lane, e.attempts, \
+                   greatest(l.due, t.ended_at, t.ended_at - t.took_ms * interval '1 ms' + p.timeout_ms * interval '1 ms') \
+                     + $1 * interval '1 ms' \
+                 FROM laneway_control.parked_lanes l \
+                 JOIN laneway_control.endpoints p ON p.tenant_id = l.tenant_id AND p.endpoint_id = l.endpoint_id \
+                   AND p.on_unknown = 'lookup' AND p.state <> 'deleted' \
+                 JOIN laneway_control.authorities a ON a.tenant_id = l.tenant_id AND a.endpoint_id = l.endpoint_id \
+                 CROSS JOIN LATERAL (SELECT delivery_id, attempts FROM laneway_control.parked_events e \
+                   WHERE e.lane = l.lane ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e \
+                 LEFT JOIN LATERAL (SELECT ended_at, took_ms FROM laneway_control.attempts t \
+                   WHERE t.delivery_id = e.delivery_id ORDER BY t.number DESC, t.id DESC LIMIT 1) t ON true \
+                 WHERE l.unknown ",
+                        $also,
+                        " AND NOT EXISTS (SELECT FROM laneway_control.lookups o \
+                   WHERE o.delivery_id = e.delivery_id AND o.attempts >= e.attempts) \
+                 LIMIT $2 \
+                 ON CONFLICT (delivery_id) DO UPDATE SET attempts = excluded.attempts, ask_at = excluded.ask_at, asked = 0, \
+                   claim = NULL, answer = NULL, detail = NULL, asked_at = NULL, created_at = now() \
+                 WHERE k.attempts < excluded.attempts"
+            )
+        };
+    }
+    let found = match lately {
+        None => sqlx::query(find!("")).bind(millis(grace)).bind(MAX_FOUND),
+        Some(span) => sqlx::query(find!("AND l.unknown_since >= now() - $3 * interval '1 ms'"))
+            .bind(millis(grace))
+            .bind(MAX_FOUND)
+            .bind(crate::relay::millis(span)),
+    };
+    let done = found
+        .execute(pool.inner())
+        .await
+        .map_err(Error::doing("looking for unknowns to ask about"))?;
     Ok(done.rows_affected())
 }
 

@@ -24,7 +24,7 @@ pub enum Kind {
     Rewound,
     /// Dead letters that were rewound or discarded.
     ClosedDeadLetters,
-    /// Commands that were applied or refused, rewinds that have ended, and erasures that are done.
+    /// Commands that were applied or refused, rewinds that have ended, erasures that are done, and what was repaired.
     Commands,
     /// Records that were no deliveries.
     Quarantine,
@@ -32,17 +32,28 @@ pub enum Kind {
     AuditLog,
 }
 
-/// Of a row `o` of a delivery: the delivery's day of the inbox is gone, and it neither waits nor is a dead letter. Days go
-/// oldest first, and one that is needed stays: what is before the oldest is gone.
+/// Removes rows `o` of `$table` with an old `$time` whose delivery's day of the inbox is gone, and which neither wait nor
+/// belong to a dead letter. Days go oldest first, and one that is needed stays: what is before the oldest is gone.
 macro_rules! outlived {
-    () => {
-        "o.delivery_id < (SELECT laneway_control.inbox_bound(min(to_date(substr(c.relname, 7), 'YYYYMMDD'))) \
-           FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
-           WHERE i.inhparent = 'laneway_control.inbox'::regclass AND c.relname ~ '^inbox_[0-9]{8}$') \
-         AND NOT EXISTS (SELECT FROM laneway_control.parked_events p \
-           WHERE p.tenant_id = o.tenant_id AND p.delivery_id = o.delivery_id) \
-         AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
-           WHERE d.tenant_id = o.tenant_id AND d.delivery_id = o.delivery_id)"
+    ($table:literal, $time:literal) => {
+        concat!(
+            "WITH oldest AS MATERIALIZED ( \
+               SELECT laneway_control.inbox_bound(min(to_date(substr(c.relname, 7), 'YYYYMMDD'))) AS id \
+               FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
+               WHERE i.inhparent = 'laneway_control.inbox'::regclass AND c.relname ~ '^inbox_[0-9]{8}$'), \
+             parked AS MATERIALIZED (SELECT p.id FROM oldest, \
+               laneway_control.parked_between('00000000-0000-0000-0000-000000000000', oldest.id) AS p (id)) \
+             DELETE FROM ",
+            $table,
+            " WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM ",
+            $table,
+            " o WHERE o.",
+            $time,
+            " < now() - $1 * interval '1 ms' AND o.delivery_id < (SELECT id FROM oldest) \
+                 AND NOT EXISTS (SELECT FROM parked p WHERE p.id = o.delivery_id) \
+                 AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
+                   WHERE d.tenant_id = o.tenant_id AND d.delivery_id = o.delivery_id) LIMIT $2))"
+        )
     };
 }
 
@@ -87,19 +98,9 @@ impl Kind {
                      AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
                        WHERE d.tenant_id = a.tenant_id AND d.delivery_id = a.delivery_id) LIMIT $2))",
                 // Whose outcome went with its day: of dead letters that were closed later than that.
-                concat!(
-                    "DELETE FROM laneway_control.attempts WHERE ctid = ANY (ARRAY( \
-                       SELECT o.ctid FROM laneway_control.attempts o WHERE o.ended_at < now() - $1 * interval '1 ms' AND ",
-                    outlived!(),
-                    " LIMIT $2))"
-                ),
+                outlived!("laneway_control.attempts", "ended_at"),
             ],
-            Self::Rewound => &[concat!(
-                "DELETE FROM laneway_control.rewound WHERE ctid = ANY (ARRAY( \
-                   SELECT o.ctid FROM laneway_control.rewound o WHERE o.created_at < now() - $1 * interval '1 ms' AND ",
-                outlived!(),
-                " LIMIT $2))"
-            )],
+            Self::Rewound => &[outlived!("laneway_control.rewound", "created_at")],
             Self::ClosedDeadLetters => {
                 &["DELETE FROM laneway_control.dead_letters WHERE ctid = ANY (ARRAY( \
                    SELECT ctid FROM laneway_control.dead_letters \
@@ -115,6 +116,9 @@ impl Kind {
                 "DELETE FROM laneway_control.erasures WHERE ctid = ANY (ARRAY( \
                    SELECT ctid FROM laneway_control.erasures \
                    WHERE finished_at < now() - $1 * interval '1 ms' LIMIT $2))",
+                "DELETE FROM laneway_control.repairs WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM laneway_control.repairs \
+                   WHERE repaired_at < now() - $1 * interval '1 ms' LIMIT $2))",
             ],
             Self::Quarantine => {
                 &["DELETE FROM laneway_control.quarantine WHERE ctid = ANY (ARRAY( \
@@ -141,6 +145,31 @@ pub async fn retention_step(pool: &Pool, kind: Kind, window: Duration) -> Result
             .rows_affected();
     }
     Ok(gone)
+}
+
+/// Removes outcomes from the inbox's DEFAULT partition (ids from the far past or future, which no day holds) that are
+/// older than `window`, a few thousand, with what belongs to them; gives how many. None while a row of this database's
+/// outbox is as old, and none of what waits.
+pub async fn inbox_default_step(pool: &Pool, window: Duration) -> Result<u64, Error> {
+    let gone: i64 = sqlx::query_scalar(
+        "WITH gone AS (DELETE FROM laneway_control.inbox_default WHERE ctid = ANY (ARRAY( \
+             SELECT i.ctid FROM laneway_control.inbox_default i WHERE i.settled_at < now() - $1 * interval '1 ms' \
+               AND NOT EXISTS (SELECT FROM laneway.outbox o WHERE o.created_at < now() - $1 * interval '1 ms') \
+               AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = i.tenant_id \
+                 AND p.event_id = i.event_id AND p.delivery_id = i.delivery_id) LIMIT $2)) \
+           RETURNING tenant_id, delivery_id), \
+         alone AS (SELECT g.delivery_id FROM gone g WHERE NOT EXISTS (SELECT FROM laneway_control.dead_letters d \
+           WHERE d.tenant_id = g.tenant_id AND d.delivery_id = g.delivery_id)), \
+         attempts AS (DELETE FROM laneway_control.attempts a USING alone WHERE a.delivery_id = alone.delivery_id), \
+         rewound AS (DELETE FROM laneway_control.rewound r USING alone WHERE r.delivery_id = alone.delivery_id) \
+         SELECT count(*) FROM gone",
+    )
+    .bind(crate::relay::millis(window))
+    .bind(ROWS)
+    .fetch_one(pool.inner())
+    .await
+    .map_err(Error::doing("removing old outcomes that no day holds"))?;
+    Ok(u64::try_from(gone).unwrap_or(0))
 }
 
 /// Days of the inbox whose partition ended more than `window` ago, oldest first.
@@ -219,8 +248,8 @@ async fn needed(
 ) -> Result<bool, Error> {
     sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM laneway.outbox WHERE created_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC') \
-           OR EXISTS (SELECT FROM laneway_control.parked_events \
-             WHERE delivery_id >= laneway_control.inbox_bound($1) AND delivery_id < laneway_control.inbox_bound($1 + 1)) \
+           OR EXISTS (SELECT FROM laneway_control.parked_between(laneway_control.inbox_bound($1), \
+             laneway_control.inbox_bound($1 + 1))) \
            OR EXISTS (SELECT FROM laneway_control.inbox \
              WHERE delivery_id >= laneway_control.inbox_bound($1) AND delivery_id < laneway_control.inbox_bound($1 + 1) \
                AND settled_at > now() - $2 * interval '1 ms')",

@@ -6,18 +6,24 @@ use crate::failure::{Failure, Result};
 use crate::output::{Output, shown};
 use laneway_platform::ExitCode;
 use laneway_platform::config::Origins;
-use laneway_store::audit::{Scope, audit};
+use laneway_store::audit::{self, Scope};
 use serde_json::json;
 
-/// Makes every check, and ends with 8 if one has found something.
+/// Makes every check, and ends with 8 if one has found something, repaired or not; `repair` is who wants it.
 pub(super) async fn run(
     scope: Scope,
+    repair: Option<&str>,
     database: &Database,
     origins: &Origins,
     output: Output,
 ) -> Result {
     let pool = connect(database, origins).await?;
-    let findings = audit(&pool, scope).await?;
+    let Some(mut findings) = audit::audit(&pool, scope).await? else {
+        return Err(Failure::new(ExitCode::Conflict, "another audit is under way".to_owned()));
+    };
+    if let Some(actor) = repair {
+        audit::repair(&pool, scope, actor, &mut findings).await?;
+    }
     let broken: Vec<&str> =
         findings.iter().filter(|finding| finding.count > 0).map(|finding| finding.check).collect();
     let rows = findings
@@ -26,12 +32,13 @@ pub(super) async fn run(
             vec![
                 shown(finding.check),
                 json!(finding.count),
+                json!(finding.repaired),
                 shown(finding.meaning),
                 shown(finding.examples.join("; ")),
             ]
         })
         .collect();
-    output.list(&["check", "count", "meaning", "examples"], rows)?;
+    output.list(&["check", "count", "repaired", "meaning", "examples"], rows)?;
     if broken.is_empty() {
         return Ok(());
     }

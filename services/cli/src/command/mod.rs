@@ -46,8 +46,9 @@ pub(crate) async fn run(cli: Cli) -> Result {
         Command::DeadLetters(command) => dead::dead_letters(command, &origins, output).await,
         Command::Rewind(command) => dead::rewind(command, &origins, output).await,
         Command::Erase(command) => erase::run(command, &origins, output).await,
-        Command::Audit { window, settled, database } => {
-            audit::run(Scope { window, settled }, &database, &origins, output).await
+        Command::Audit { window, settled, repair, actor, database } => {
+            let repair = repair.then_some(actor.as_str());
+            audit::run(Scope { window, settled }, repair, &database, &origins, output).await
         }
         Command::Config(command) => config::run(command, &origins, output),
     }

@@ -375,3 +375,26 @@ async fn an_erasure_is_counted_confirmed_written_and_joined() {
     let audit = "SELECT count(*) FROM laneway_control.audit_log WHERE action = 'erasure.cancel'";
     assert_eq!(installed.sql(audit).await[0][0].as_deref(), Some("1"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_tells_what_was_repaired_and_that_another_is_under_way() {
+    let installed = Installed::new().await;
+    let found = json(&installed.run(&["audit", "--repair", "-o", "json"]).ok());
+    let found = found.as_array().unwrap();
+    assert!(found.len() > 10);
+    assert!(found.iter().all(|check| check["count"] == 0 && check["repaired"] == 0), "{found:?}");
+    let url = installed.url.clone();
+    let other = tokio::spawn(async move {
+        let hold =
+            "SELECT pg_advisory_lock(hashtext('laneway_control.audit')); SELECT pg_sleep(600)";
+        let _ = laneway_testkit::sql(&url, hold).await;
+    });
+    let held = "SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND granted \
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    laneway_testkit::wait_for("another audit", std::time::Duration::from_secs(30), || async {
+        installed.sql(held).await[0][0].as_deref() == Some("1")
+    })
+    .await;
+    installed.run(&["audit"]).fails(5);
+    other.abort();
+}

@@ -3,14 +3,14 @@
 use crate::world::World;
 use laneway_store::audit::{Scope, audit, checks};
 use laneway_testkit::sql;
-use laneway_wire::{DeliveryId, EndpointId, EventId};
+use laneway_wire::{DeliveryId, EndpointId, EventId, LaneId, LaneMode};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Found by the last audit, without what found nothing.
 async fn found(world: &World) -> BTreeMap<&'static str, u64> {
     let scope = Scope { window: Duration::from_secs(3_600), settled: Duration::from_millis(1) };
-    let findings = audit(&world.pool, scope).await.unwrap();
+    let findings = audit(&world.pool, scope).await.unwrap().expect("no other audit");
     assert_eq!(findings.len(), checks().count());
     findings.iter().for_each(|f| assert!(f.count == 0 || !f.examples.is_empty(), "{f:?}"));
     findings.into_iter().filter(|f| f.count > 0).map(|f| (f.check, f.count)).collect()
@@ -72,17 +72,20 @@ async fn a_row_that_is_deleted_is_found_and_named() {
     let delivery = delivered(&world).await;
     assert_eq!(found(&world).await, BTreeMap::new());
     run(&world, "DELETE FROM laneway_control.inbox").await;
+    assert_eq!(found(&world).await, BTreeMap::new(), "no relay has passed it: {delivery}");
+    let passed =
+        "UPDATE laneway.relay_cursors SET s1 = pg_current_snapshot(), s2 = pg_current_snapshot()";
+    run(&world, passed).await;
     assert_eq!(found(&world).await, BTreeMap::from([("outcome_missing", 1)]));
-    // It is not missing if somebody has it: here records of the topic that no owner has passed.
+    // Somebody has it: the relay holds it.
     run(
         &world,
-        "INSERT INTO laneway_control.topic_generations (generation, topic, topic_id, partitions, reason) \
-           VALUES (1, 't', 'a', 1, 'created'); \
-         INSERT INTO laneway_control.partition_owners (generation, partition, next_offset) VALUES (1, 0, 5); \
-         INSERT INTO laneway_control.topic_marks (generation, partition, acked) VALUES (1, 0, 7)",
+        "INSERT INTO laneway.relay_held (shard, lane, row_id, endpoint, tenant, mode, reason) \
+         SELECT o.shard, decode(repeat('00', 16), 'hex'), o.id, e.endpoint_id, o.tenant, 1, 'size' \
+         FROM laneway.outbox o, laneway_control.endpoints e",
     )
     .await;
-    assert_eq!(found(&world).await, BTreeMap::new(), "{delivery}");
+    assert_eq!(found(&world).await, BTreeMap::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,4 +158,56 @@ async fn the_audit_on_a_schedule_sets_the_gauges() {
     })
     .await;
     one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_audits_at_a_time_and_another_says_so() {
+    let world = World::new().await;
+    let url = world.url.clone();
+    let other = tokio::spawn(async move {
+        let hold =
+            "SELECT pg_advisory_lock(hashtext('laneway_control.audit')); SELECT pg_sleep(600)";
+        let _ = sql(&url, hold).await;
+    });
+    let held = "SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND granted \
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    laneway_testkit::wait_for("another audit", crate::world::LIMIT, || async {
+        world.value(held).await == "1"
+    })
+    .await;
+    let scope = Scope { window: Duration::from_secs(60), settled: Duration::from_secs(1) };
+    assert_eq!(audit(&world.pool, scope).await.unwrap(), None);
+    run(
+        &world,
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
+           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .await;
+    laneway_testkit::wait_for("its end", crate::world::LIMIT, || async {
+        world.value(held).await == "0"
+    })
+    .await;
+    assert!(audit(&world.pool, scope).await.unwrap().is_some());
+    other.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_finds_buckets_as_the_product_does() {
+    let world = World::new().await;
+    let delivery = DeliveryId::from_uuid(uuid::Uuid::now_v7());
+    for key in ["k", "ein längerer Schlüssel", ""] {
+        let wanted = [
+            LaneId::of(world.endpoint, LaneMode::User, Some(key), delivery),
+            LaneId::of(world.endpoint, LaneMode::Total, Some(key), delivery),
+            LaneId::of(world.endpoint, LaneMode::None, Some(key), delivery),
+        ]
+        .map(|lane| lane.bucket().number().to_string())
+        .join(" ");
+        let (e, d) = (world.endpoint.as_uuid(), delivery.as_uuid());
+        let query = format!(
+            "SELECT concat_ws(' ', laneway_control.lane_bucket('{e}', 1, convert_to('{key}', 'UTF8')), \
+               laneway_control.lane_bucket('{e}', 2, ''), laneway_control.lane_bucket('{e}', 3, uuid_send('{d}')))"
+        );
+        assert_eq!(world.value(&query).await, wanted);
+    }
 }

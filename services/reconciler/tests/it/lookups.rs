@@ -174,7 +174,7 @@ async fn an_answer_that_comes_too_late_counts_for_nothing() {
     let record = world.record(1, "k");
     world.unknown(&record, 1, Duration::ZERO).await;
     let claim = async || {
-        lookups_find(&world.pool, Duration::ZERO).await.unwrap();
+        lookups_find(&world.pool, Duration::ZERO, None).await.unwrap();
         sql(&world.url, "UPDATE laneway_control.lookups SET ask_at = now()").await.unwrap();
         lookups_claim(&world.pool, 10, S).await.unwrap().remove(0)
     };
@@ -230,4 +230,23 @@ async fn an_authority_inside_is_never_asked() {
     assert_eq!(provider.account(&record.head.event_id().to_string()).questions, 0);
     assert_eq!(world.value(COMMANDS).await, "0");
     one.stop().await;
+}
+
+/// Clients with a credential are cached by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_revision_of_an_authority_comes_twice() {
+    use laneway_store::authorities::{authority_get, authority_remove};
+    use laneway_store::idempotency::{Answer, Work};
+    let world = World::new().await;
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..6 {
+        world.authority("http://127.0.0.1:1/", Some("c")).await;
+        let stored = authority_get(&world.pool, world.tenant, world.endpoint).await.unwrap();
+        assert!(seen.insert(stored.unwrap().revision), "round {round}: {seen:?}");
+        if round % 2 == 0 {
+            let mut work = Work::begin(&world.pool, world.tenant).await.unwrap();
+            assert!(authority_remove(&mut work, world.endpoint, "ann").await.unwrap());
+            work.commit(&Answer { status: 204, body: vec![] }, None).await.unwrap();
+        }
+    }
 }

@@ -6,4 +6,6 @@ mod audit;
 mod lookups;
 mod retention;
 mod rewinds;
+mod traffic;
+mod ways;
 mod world;

@@ -1,7 +1,10 @@
 //! What is over goes, what is not final stays, whatever its age (C17).
 
 use crate::world::World;
-use laneway_store::retention::{Kind, inbox_day_remove, inbox_days_expired, retention_step};
+use laneway_store::retention::{
+    Kind, inbox_day_remove, inbox_days_expired, inbox_default_step, retention_step,
+};
+use laneway_store::windows::{Window, window_tell, windows_contradict};
 use laneway_testkit::{sql, wait_for};
 use std::time::Duration;
 
@@ -196,4 +199,99 @@ async fn a_day_goes_while_the_inbox_is_written_all_the_time() {
         writer.abort();
     }
     assert!(gone);
+}
+
+/// Ids that no day holds go by when their outcome was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn outcomes_in_the_default_partition_go_when_nothing_can_come_again() {
+    let world = World::new().await;
+    run(
+        &world,
+        "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms, \
+           settled_at) SELECT ('ffffffff-0000-8000-8000-00000000000' || n)::uuid, tenant_id, endpoint_id, \
+           gen_random_uuid(), 1, 2, 5, now() - CASE n WHEN 3 THEN interval '1 day' ELSE interval '20 days' END \
+           FROM laneway_control.endpoints, generate_series(1, 4) n; \
+         INSERT INTO laneway_control.attempts (delivery_id, tenant_id, endpoint_id, number, kind, class, took_ms, ended_at) \
+           SELECT delivery_id, tenant_id, endpoint_id, 1, 2, 'http_5xx', 1, settled_at FROM laneway_control.inbox; \
+         INSERT INTO laneway_control.parked_events (bucket, delivery_id, lane, generation, moves, log_offset, tenant_id, \
+           endpoint_id, event_id, first_held, record) SELECT 7, delivery_id, '', 1, 0, 1, tenant_id, endpoint_id, event_id, \
+           now(), '' FROM laneway_control.inbox WHERE delivery_id::text LIKE '%4'",
+    )
+    .await;
+    let old = format!(
+        "INSERT INTO laneway.outbox (tenant, type, payload, created_at) \
+         VALUES ('{}', 'a', '', now() - interval '20 days')",
+        world.tenant.as_uuid()
+    );
+    run(&world, &old).await;
+    assert_eq!(inbox_default_step(&world.pool, 10 * DAY).await.unwrap(), 0, "an outbox is as old");
+    run(&world, "DELETE FROM laneway.outbox").await;
+    assert_eq!(inbox_default_step(&world.pool, 10 * DAY).await.unwrap(), 2);
+    assert_eq!(inbox_default_step(&world.pool, 10 * DAY).await.unwrap(), 0);
+    assert_eq!(count(&world, "inbox").await, "2", "one is young, one waits");
+    assert_eq!(count(&world, "attempts").await, "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_outcome_goes_while_another_window_says_that_it_is_needed() {
+    let world = World::new().await;
+    run(&world, "SELECT laneway_control.inbox_make_partitions(20, 1)").await;
+    let days = || async { inbox_days_expired(&world.pool, 14 * DAY).await.unwrap().len() };
+    assert_eq!(days().await, 6);
+    window_tell(&world.pool, Window::Outbox, "shop", 15 * DAY).await.unwrap();
+    window_tell(&world.pool, Window::Outbox, "control", 4 * DAY).await.unwrap();
+    window_tell(&world.pool, Window::Horizon, "deliver-1", 5 * DAY).await.unwrap();
+    let found = windows_contradict(&world.pool, 14 * DAY).await.unwrap();
+    let found: Vec<_> = found.iter().map(|one| (one.reason, one.owner.as_str())).collect();
+    let wanted =
+        [("inbox_not_longer_than_outbox", "shop"), ("outbox_shorter_than_horizon", "control")];
+    assert_eq!(found, wanted);
+    let one = world.start();
+    let told = "laneway_windows_contradicting{reason=\"inbox_not_longer_than_outbox\"} 1";
+    wait_for("the alert", crate::world::LIMIT, || async {
+        let text = one.ctx.registry.encode();
+        text.contains(told) && text.contains("laneway_inbox_days_overdue 6")
+    })
+    .await;
+    one.stop().await;
+    assert_eq!(days().await, 6, "refused");
+    // Set right: the last word counts.
+    window_tell(&world.pool, Window::Outbox, "shop", 4 * DAY).await.unwrap();
+    let one = world.start();
+    wait_for("old days that go", crate::world::LIMIT, || async { days().await == 0 }).await;
+    one.stop().await;
+}
+
+/// Of an endpoint that orders nothing: the record has no user key, the event's row has one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_without_a_user_key_is_found_by_its_user_when_its_row_is_gone() {
+    let world = World::new().await;
+    let tenant = world.tenant.as_uuid();
+    let emit = format!("SELECT laneway.emit('{tenant}', 'order.created', 'ann', '{{}}')");
+    let event = world.value(&emit).await;
+    let mut record = world.record(1, "");
+    record.head.user_key = None;
+    record.head.mode = laneway_wire::LaneMode::None;
+    record.head.event = event.parse().unwrap();
+    record.head.delivery = laneway_wire::DeliveryId::first(
+        laneway_wire::EventId::from_uuid(record.head.event),
+        world.endpoint,
+    )
+    .as_uuid();
+    record.head.row = world.value("SELECT id FROM laneway.outbox").await.parse().unwrap();
+    let bytes: String = record.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    let dead = format!(
+        "INSERT INTO laneway_control.dead_letters (tenant_id, delivery_id, event_id, endpoint_id, lane, event_type, reason, \
+           attempts, record, first_held) VALUES ('{tenant}', '{}', '{event}', '{}', '', 'order.created', 'rejected', 1, \
+           '\\x{bytes}', now())",
+        record.head.delivery, record.head.endpoint
+    );
+    run(&world, &dead).await;
+    let one = world.start();
+    let key = "SELECT user_key FROM laneway_control.dead_letters";
+    wait_for("its user", crate::world::LIMIT, || async { world.value(key).await == "ann" }).await;
+    one.stop().await;
+    run(&world, "DELETE FROM laneway.outbox").await;
+    let found = laneway_store::erasures::erasure_preview(&world.pool, world.tenant, Some("ann"));
+    assert_eq!(found.await.unwrap().dead_letters, 1);
 }

@@ -8,6 +8,7 @@ mod leases;
 mod loss;
 mod order;
 mod rate;
+mod repair;
 mod retention;
 mod routing;
 mod sizes;

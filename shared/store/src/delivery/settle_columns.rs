@@ -63,6 +63,7 @@ impl Columns {
                 intents.number.push(count(ticket.attempt));
                 intents.epoch.push(big(ticket.epoch));
                 intents.deadline.push(stored(*deadline));
+                intents.partition.push(group.partition.cast_signed());
             }
             SettleItem::Failed { lane: id, record, attempt, parked_due, unknown } => {
                 self.attempts.push(record, attempt);

@@ -25,6 +25,7 @@ pub(super) struct Intents {
     pub(super) number: Vec<i32>,
     pub(super) epoch: Vec<i64>,
     pub(super) deadline: Vec<Time>,
+    pub(super) partition: Vec<i32>,
 }
 
 impl Intents {
@@ -33,10 +34,11 @@ impl Intents {
             return Ok(());
         }
         sqlx::query(
-            "INSERT INTO laneway_control.intents (delivery_id, tenant_id, endpoint_id, number, epoch, deadline) \
-             SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::bigint[], $6::timestamptz[]) \
+            "INSERT INTO laneway_control.intents (delivery_id, tenant_id, endpoint_id, number, epoch, deadline, \
+               partition) \
+             SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::bigint[], $6::timestamptz[], $7::int[]) \
              ON CONFLICT (delivery_id) DO UPDATE SET number = excluded.number, epoch = excluded.epoch, \
-               deadline = excluded.deadline, created_at = now()",
+               deadline = excluded.deadline, partition = excluded.partition, created_at = now()",
         )
         .bind(&self.delivery)
         .bind(&self.tenant)
@@ -44,6 +46,7 @@ impl Intents {
         .bind(&self.number)
         .bind(&self.epoch)
         .bind(&self.deadline)
+        .bind(&self.partition)
         .execute(connection)
         .await
         .map_err(Error::doing("recording intents"))?;

@@ -11,8 +11,12 @@ use uuid::Uuid;
 const ROWS: i64 = 1_000;
 /// Attempts and rows of the outbox that a page looks at.
 const LOOKED_AT: i64 = 5_000;
-/// Between two looks at what is waited for, in milliseconds.
+/// Between two looks at what is waited for, in milliseconds: the first ones, and those of an erasure that has waited for
+/// more than some minutes.
 const PAUSE: i64 = 500;
+const LONG_PAUSE: i64 = 10_000;
+/// Between the two the pause is so much of the erasure's age.
+const PATIENCE: f64 = 0.05;
 
 /// Phases of an erasure.
 const WAITING: i16 = 1;
@@ -168,6 +172,8 @@ async fn attempts(
                 "WITH page AS MATERIALIZED (SELECT max(delivery_id::text)::uuid AS last, count(*) AS looked FROM ( \
                      SELECT delivery_id FROM laneway_control.attempts WHERE delivery_id > $2 \
                      ORDER BY delivery_id LIMIT $3) p), \
+                 parked AS MATERIALIZED (SELECT p.id FROM page, \
+                   laneway_control.parked_between($2, page.last) AS p (id)), \
                  gone AS (UPDATE laneway_control.attempts a SET body = NULL FROM page \
                    WHERE a.delivery_id > $2 AND a.delivery_id <= page.last AND a.tenant_id = $1 AND a.body IS NOT NULL ",
                 $also,
@@ -181,8 +187,7 @@ async fn attempts(
         Some(_) => page!(
             "AND NOT EXISTS (SELECT FROM laneway_control.dead_letters d WHERE d.tenant_id = a.tenant_id \
                AND d.delivery_id = a.delivery_id AND d.erased_at IS NULL) \
-             AND NOT EXISTS (SELECT FROM laneway_control.parked_events e WHERE e.tenant_id = a.tenant_id \
-               AND e.delivery_id = a.delivery_id)"
+             AND NOT EXISTS (SELECT FROM parked p WHERE p.id = a.delivery_id)"
         ),
     };
     sqlx::query_as(statement)
@@ -366,7 +371,8 @@ async fn note(
     let row = sqlx::query(
         "UPDATE laneway_control.erasures SET waits = $3, rows_erased = rows_erased + $4, row_id = $5, \
            phase = CASE WHEN $3::text IS NULL THEN phase + 1 ELSE phase END, place = NULL, \
-           updated_at = clock_timestamp(), retry_at = clock_timestamp() + $6 * interval '1 ms' \
+           updated_at = clock_timestamp(), retry_at = clock_timestamp() + CASE WHEN $6 THEN interval '0' \
+             ELSE greatest($7 * interval '1 ms', least($8 * interval '1 ms', $9 * (now() - created_at))) END \
          WHERE tenant_id = $1 AND erasure_id = $2 RETURNING *",
     )
     .bind(place.erasure.tenant.as_uuid())
@@ -374,7 +380,10 @@ async fn note(
     .bind(waits)
     .bind(erased)
     .bind(row)
-    .bind(if at_once || waits.is_none() { 0 } else { PAUSE })
+    .bind(at_once || waits.is_none())
+    .bind(PAUSE)
+    .bind(LONG_PAUSE)
+    .bind(PATIENCE)
     .fetch_one(connection)
     .await
     .map_err(Error::doing("noting what an erasure waits for"))?;

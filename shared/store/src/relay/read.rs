@@ -57,7 +57,7 @@ pub struct Rewind {
     pub endpoint: EndpointId,
     /// The mode of the delivery that it repeats.
     pub mode: LaneMode,
-    /// 1 for the first rewind of this event to this endpoint.
+    /// 1 for the first rewind of this event to this endpoint; 0 for its first delivery, published again by a repair.
     pub number: u32,
     /// The delivery that it repeats.
     pub of: DeliveryId,

@@ -371,6 +371,8 @@ pub(crate) const CASES: &[Case] = &[
         &[
             "audit::a_row_that_is_deleted_is_found_and_named",
             "audit::each_broken_promise_has_its_name",
+            "traffic::under_live_traffic_nothing_sound_is_found_and_what_is_broken_is",
+            "traffic::what_is_missing_is_published_again_once_and_ends",
             "reconciler_kills::a_reconciler_killed_at_any_point_settles_each_unknown_once",
         ],
     ),

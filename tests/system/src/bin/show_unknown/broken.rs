@@ -1,4 +1,4 @@
-//! Promises broken by hand in the database: the audit finds them and names them.
+//! Promises broken by hand in the database while events flow: the audit finds them and names them.
 
 use crate::Cases;
 use anyhow::{Context, Result};
@@ -11,8 +11,40 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// What is younger is not looked at; more than the owners' signs of life are apart.
 const SETTLED: &str = "10s";
 
-/// Plays it. Nobody writes any more when it begins.
+/// Plays it, under live traffic of its own.
 pub(crate) async fn play(world: &mut World, receiver: &Receiver, cases: &mut Cases) -> Result<()> {
+    // A lane that is parked, and others that flow.
+    receiver.set_script(|request| match contains(&request.body, b"parked") {
+        true => Behaviour::retry_after(503, "600"),
+        false => Behaviour::ok(),
+    });
+    let writer = tokio::spawn(write(world.app.pool().clone(), world.tenant.as_uuid()));
+    let played = breaking(world, cases).await;
+    anyhow::ensure!(!writer.is_finished(), "the writer has ended: {:?}", writer.await);
+    writer.abort();
+    played
+}
+
+fn contains(body: &[u8], text: &[u8]) -> bool {
+    body.windows(text.len()).any(|part| part == text)
+}
+
+/// Fifty events a second of twenty users, for ever.
+async fn write(pool: sqlx::PgPool, tenant: uuid::Uuid) -> Result<()> {
+    for n in 0_u64.. {
+        sqlx::query(
+            "SELECT laneway.emit($1, 'charge.made', 'live-' || $2, convert_to('{\"key\":\"live-' || $2 || '\"}', 'UTF8'))",
+        )
+        .bind(tenant)
+        .bind((n % 20).to_string())
+        .execute(&pool)
+        .await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+async fn breaking(world: &mut World, cases: &mut Cases) -> Result<()> {
     let lost = world.app.emit("charge.made", Some("lost"), br#"{"key":"lost"}"#).await?;
     wait_for("an event that is delivered", LIMIT, || async {
         let gone = "SELECT count(*) FROM laneway_control.inbox i JOIN laneway.outbox o USING (event_id) \
@@ -20,8 +52,7 @@ pub(crate) async fn play(world: &mut World, receiver: &Receiver, cases: &mut Cas
         world.app.number(gone).await.is_ok_and(|gone| gone == 1)
     })
     .await;
-    // A lane that is parked, with one behind its head.
-    receiver.set_script(|_| Behaviour::retry_after(503, "600"));
+    // With one behind its head.
     for _ in 0..2 {
         world.app.emit("charge.made", Some("parked"), br#"{"key":"parked"}"#).await?;
     }
@@ -31,7 +62,8 @@ pub(crate) async fn play(world: &mut World, receiver: &Receiver, cases: &mut Cas
         world.app.number(parked).await.is_ok_and(|parked| parked == 2)
     })
     .await;
-    let old = "SELECT count(*) FROM laneway.outbox WHERE created_at > now() - interval '12 s'";
+    let old = "SELECT count(*) FROM laneway.outbox \
+               WHERE created_at > now() - interval '12 s' AND user_key IN ('lost', 'parked')";
     wait_for("rows that are old enough", LIMIT, || async {
         world.app.number(old).await.is_ok_and(|young| young == 0)
     })
@@ -77,7 +109,11 @@ async fn execute(world: &World, sql: &str) -> Result<()> {
 /// Whether the command was content, and what it printed.
 fn audit(world: &World) -> Result<(bool, Value)> {
     let args = ["-o", "json", "audit", "--window", "24h", "--settled", SETTLED];
-    let output = tokio::task::block_in_place(|| world.cli_output(&args))?;
+    let mut output = tokio::task::block_in_place(|| world.cli_output(&args))?;
+    while output.status.code() == Some(5) {
+        // A reconciler is at it.
+        output = tokio::task::block_in_place(|| world.cli_output(&args))?;
+    }
     let found = serde_json::from_slice(&output.stdout).context("the audit's findings")?;
     Ok((output.status.success(), found))
 }

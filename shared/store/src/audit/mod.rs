@@ -1,7 +1,15 @@
 //! The audit: what is promised about rows, looked up in the rows (P4, I2, I16, I47). It only reads, and sees one
-//! snapshot; what moves meanwhile is not older than [`Scope::settled`] and not looked at.
+//! snapshot; what moves meanwhile is not older than [`Scope::settled`] and not looked at. What can be repaired without
+//! harm is ([`repair`]) if somebody wants it.
+
+mod lost;
+mod repair;
+
+pub use repair::repair;
 
 use crate::{Error, Pool};
+use lost::{again, first, lost};
+use sqlx::PgConnection;
 use std::time::Duration;
 
 /// What is looked at.
@@ -22,6 +30,8 @@ pub struct Finding {
     pub meaning: &'static str,
     /// How many rows break it.
     pub count: u64,
+    /// How many of them [`repair`] has published again.
+    pub repaired: u64,
     /// The first of them.
     pub examples: Vec<String>,
 }
@@ -32,40 +42,22 @@ const CHECKS: &[(&str, &str, &str)] = &[
     (
         "outcome_missing",
         "a committed event has neither an outcome nor a place where it waits, at an endpoint that was subscribed",
-        "SELECT format('event %s at endpoint %s, row %s', o.event_id, e.endpoint_id, o.id) AS example \
-         FROM laneway.outbox o \
-         JOIN laneway_control.endpoints e ON e.tenant_id = o.tenant AND e.state <> 'deleted' \
-         WHERE o.rewind IS NULL \
-           AND o.created_at >= now() - $1 * interval '1 ms' AND o.created_at < now() - $2 * interval '1 ms' \
-           AND EXISTS (SELECT FROM laneway_control.subscriptions s WHERE s.tenant_id = o.tenant \
-             AND s.endpoint_id = e.endpoint_id AND s.until_version IS NULL \
-             AND s.created_at < o.created_at - interval '1 minute' \
-             AND (s.event_type IN ('*', o.type) OR (right(s.event_type, 2) = '.*' \
-               AND starts_with(o.type, left(s.event_type, -1))))) \
-           AND NOT EXISTS (SELECT FROM laneway_control.inbox i \
-             WHERE i.delivery_id = laneway_control.first_delivery_id(o.event_id, e.endpoint_id)) \
-           AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = o.tenant \
-             AND p.event_id = o.event_id AND p.endpoint_id = e.endpoint_id) \
-           AND NOT EXISTS (SELECT FROM laneway.relay_held h WHERE h.shard = o.shard AND h.row_id = o.id \
-             AND h.endpoint = e.endpoint_id AND h.left_entry IS NULL) \
-           AND NOT EXISTS (SELECT FROM laneway_control.partition_owners w JOIN laneway_control.topic_marks m \
-             ON m.generation = w.generation AND m.partition = w.partition \
-             WHERE NOT m.closed AND w.state <> 'closed' AND m.acked >= w.next_offset)",
+        concat!(
+            "SELECT format('event %s at endpoint %s, row %s%s', l.event_id, l.endpoint_id, l.row_id, \
+               CASE WHEN l.times > 0 THEN format(', published again %s times', l.times) END) AS example FROM ",
+            lost!(first!()),
+            " l"
+        ),
     ),
     (
         "rewind_missing",
         "a rewind was committed and has neither an outcome nor a place where it waits",
-        "SELECT format('delivery %s of event %s', r.delivery_id, r.event_id) AS example \
-         FROM laneway_control.rewound r \
-         JOIN laneway_control.endpoints e ON e.endpoint_id = r.endpoint_id AND e.state <> 'deleted' \
-         WHERE r.created_at >= now() - $1 * interval '1 ms' AND r.created_at < now() - $2 * interval '1 ms' \
-           AND NOT EXISTS (SELECT FROM laneway_control.inbox i WHERE i.delivery_id = r.delivery_id) \
-           AND NOT EXISTS (SELECT FROM laneway_control.parked_events p WHERE p.tenant_id = r.tenant_id \
-             AND p.event_id = r.event_id AND p.delivery_id = r.delivery_id) \
-           AND NOT EXISTS (SELECT FROM laneway.relay_held h WHERE h.endpoint = r.endpoint_id AND h.left_entry IS NULL) \
-           AND NOT EXISTS (SELECT FROM laneway_control.partition_owners w JOIN laneway_control.topic_marks m \
-             ON m.generation = w.generation AND m.partition = w.partition \
-             WHERE NOT m.closed AND w.state <> 'closed' AND m.acked >= w.next_offset)",
+        concat!(
+            "SELECT format('delivery %s of event %s%s', l.delivery_id, l.event_id, \
+               CASE WHEN l.place IS NULL THEN ', whose row is gone' END) AS example FROM ",
+            lost!(again!()),
+            " l"
+        ),
     ),
     (
         "lane_without_events",
@@ -106,9 +98,12 @@ const CHECKS: &[(&str, &str, &str)] = &[
          WHERE $1 > 0 AND NOT EXISTS (SELECT FROM laneway_control.endpoint_health h \
              WHERE h.endpoint_id = i.endpoint_id) \
            AND i.deadline < now() - $2 * interval '1 ms' \
-           AND NOT EXISTS (SELECT FROM laneway_control.partition_owners w JOIN laneway_control.topic_marks m \
-             ON m.generation = w.generation AND m.partition = w.partition \
-             WHERE NOT m.closed AND w.state <> 'closed' AND m.acked >= w.next_offset)",
+           AND NOT EXISTS (SELECT FROM laneway_control.parked_events e \
+             WHERE e.tenant_id = i.tenant_id AND e.delivery_id = i.delivery_id) \
+           AND (EXISTS (SELECT FROM next n WHERE n.partition = i.partition AND n.epoch = i.epoch AND n.state = 'owned' \
+               AND n.updated_at > now() - $2 * interval '1 ms') \
+             OR NOT EXISTS (SELECT FROM pending a WHERE a.partition = coalesce(i.partition, a.partition) \
+               AND a.opened_at <= i.created_at))",
     ),
     (
         "dead_letter_missing",
@@ -169,21 +164,25 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
     CHECKS.iter().map(|(name, _, _)| *name)
 }
 
-/// Makes every check; those that found nothing are in the answer too.
-pub async fn audit(pool: &Pool, scope: Scope) -> Result<Vec<Finding>, Error> {
+/// Makes every check; those that found nothing are in the answer too. `None`: somebody else is at it.
+pub async fn audit(pool: &Pool, scope: Scope) -> Result<Option<Vec<Finding>>, Error> {
     const DOING: &str = "auditing";
     let mut transaction = pool.begin().await?;
     sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         .execute(&mut *transaction)
         .await
         .map_err(Error::doing(DOING))?;
+    if !alone(&mut transaction).await? {
+        return Ok(None);
+    }
     let mut findings = Vec::with_capacity(CHECKS.len());
     for &(check, meaning, rows) in CHECKS {
         let text = format!(
-            "WITH bad AS MATERIALIZED ({rows}) \
-             SELECT count(*), coalesce((SELECT array_agg(example) FROM (SELECT example FROM bad LIMIT 5) f), '{{}}') FROM bad"
+            "WITH {}, bad AS MATERIALIZED ({rows}) \
+             SELECT count(*), coalesce((SELECT array_agg(example) FROM (SELECT example FROM bad LIMIT 5) f), '{{}}') FROM bad",
+            lost::SHARED
         );
-        // Made of constants of this file alone.
+        // Made of constants of this module alone.
         let (count, examples): (i64, Vec<String>) = sqlx::query_as(sqlx::AssertSqlSafe(text))
             .bind(crate::relay::millis(scope.window))
             .bind(crate::relay::millis(scope.settled))
@@ -191,7 +190,17 @@ pub async fn audit(pool: &Pool, scope: Scope) -> Result<Vec<Finding>, Error> {
             .await
             .map_err(Error::doing(DOING))?;
         let count = u64::try_from(count).unwrap_or(0);
-        findings.push(Finding { check, meaning, count, examples });
+        findings.push(Finding { check, meaning, count, repaired: 0, examples });
     }
-    Ok(findings)
+    // Not left to the pool: whoever comes next would meet this one.
+    transaction.commit().await.map_err(Error::doing(DOING))?;
+    Ok(Some(findings))
+}
+
+/// One at a time: two walks over the same rows find the same. Until the transaction ends.
+async fn alone(connection: &mut PgConnection) -> Result<bool, Error> {
+    sqlx::query_scalar("SELECT pg_try_advisory_xact_lock(hashtext('laneway_control.audit'))")
+        .fetch_one(connection)
+        .await
+        .map_err(Error::doing("looking for another audit"))
 }
