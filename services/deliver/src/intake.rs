@@ -23,6 +23,8 @@ pub(crate) struct Batch {
     pub(crate) unknown: HashMap<EndpointId, TenantId>,
     /// Their rows, once loaded.
     pub(crate) rows: Vec<EndpointRow>,
+    /// The latest generation that a record is stamped with.
+    pub(crate) latest: u64,
 }
 
 /// Which partition each bucket is in.
@@ -44,6 +46,7 @@ impl Batch {
             batch.records.push(match Record::decode(&raw.value) {
                 Err(error) => unreadable(&raw, error.code()),
                 Ok(record) => {
+                    batch.latest = batch.latest.max(record.head.generation);
                     let lane = record.head.lane();
                     let home = buckets.get(usize::from(lane.bucket().number()));
                     if part.is_lost_to(record.head.generation, raw.offset) {

@@ -72,7 +72,8 @@ impl Engine {
         let mut works = Vec::new();
         for partition in own {
             let next_offset = self.core.position(partition);
-            let renew = self.parts.get(&partition).is_some_and(|part| self.must_renew(part, boot));
+            let mut renew =
+                self.parts.get(&partition).is_some_and(|part| self.must_renew(part, boot));
             let Some(part) = self.parts.get_mut(&partition) else { continue };
             let (mut items, mut through) = (Vec::new(), 0);
             while rows < self.settings.settle_rows && bytes < self.settings.settle_bytes {
@@ -87,6 +88,8 @@ impl Engine {
             if let Some(batch) = &batch {
                 ids += batch.ids.len();
                 part.asking = true;
+                // Only a real transaction tells which generation the partition is in.
+                renew |= batch.latest > part.generation;
             }
             if items.is_empty() && batch.is_none() && !renew {
                 continue;
@@ -166,7 +169,9 @@ impl Engine {
         if items > 0 {
             self.input(Input::Settled { partition, epoch, through, unparked });
         }
-        if let Some(mut batch) = batch.filter(|_| !draining) {
+        // After a loss the batch may begin behind what is published again (P2): it is read again once the partition is
+        // taken under the new generation.
+        if let Some(mut batch) = batch.filter(|_| !draining && !raised) {
             let rows = std::mem::take(&mut batch.rows);
             self.tell_endpoints(rows);
             for (endpoint, tenant) in std::mem::take(&mut batch.unknown) {

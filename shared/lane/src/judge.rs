@@ -289,6 +289,9 @@ impl Part {
         // What follows is looked at even if the endpoint takes nothing.
         lane.expiring = lane.parked;
         let command = lane.erasing.as_mut().and_then(|erasing| erasing.command.take());
+        if sh.broken(Mutant::ErasureForgotten) {
+            lane.erasing = None;
+        }
         let outcome = FinalOutcome::DeadLettered { reason: "erased" };
         self.end_by(sh, index, outcome, command, fx);
     }

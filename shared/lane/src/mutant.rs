@@ -29,12 +29,14 @@ pub enum Mutant {
     IntentSkipped,
     /// A record that has its outcome is sent once more (P5).
     DuplicateIntakeSent,
+    /// What a command erases is forgotten once its first event has ended (C17).
+    ErasureForgotten,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::HeadRuleRemoved,
         Self::FailedHeadToBack,
         Self::OffsetBeforeParkDurable,
@@ -47,6 +49,7 @@ impl Mutant {
         Self::ExpiredSent,
         Self::IntentSkipped,
         Self::DuplicateIntakeSent,
+        Self::ErasureForgotten,
     ];
 }
 

@@ -31,7 +31,9 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Database time: read once, carried on by the monotonic clock, corrected now and then.
+/// Database time: read once, carried on by [`boottime`], corrected now and then. While the machine sleeps the database's
+/// time goes on: a clock that stood still meanwhile would take an old view for a fresh one (P7) and the end of a request
+/// that may travel for an earlier one (P1) until the next correction.
 ///
 /// It never runs backwards and never steps back: when the database turns out to be behind, it runs at half speed
 /// until both agree, so that due times keep their order. All methods may be called from any thread.
@@ -40,7 +42,7 @@ pub struct DbClock {
     course: Mutex<Course>,
 }
 
-/// From `from` (monotonic) on: database time was `at`, of which `ahead` is still to be given back.
+/// From `from` (boot time) on: database time was `at`, of which `ahead` is still to be given back.
 #[derive(Debug, Clone, Copy)]
 struct Course {
     from: Duration,
@@ -49,8 +51,8 @@ struct Course {
 }
 
 impl Course {
-    fn at(self, monotonic: Duration) -> Timestamp {
-        let passed = monotonic.saturating_sub(self.from);
+    fn at(self, boot: Duration) -> Timestamp {
+        let passed = boot.saturating_sub(self.from);
         self.at + (passed - (passed / 2).min(self.ahead))
     }
 }
@@ -59,7 +61,7 @@ impl DbClock {
     /// Starts from `database`, the database's `clock_timestamp()`, just received: the time that the answer took is
     /// left out, so the clock is behind the database by that much and never ahead of it.
     pub fn new(database: Timestamp) -> Self {
-        Self::starting(database, monotonic())
+        Self::starting(database, boottime())
     }
 
     fn starting(database: Timestamp, from: Duration) -> Self {
@@ -68,23 +70,23 @@ impl DbClock {
 
     /// Database time now.
     pub fn now(&self) -> Timestamp {
-        self.at(monotonic())
+        self.at(boottime())
     }
 
-    fn at(&self, monotonic: Duration) -> Timestamp {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner).at(monotonic)
+    fn at(&self, boot: Duration) -> Timestamp {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner).at(boot)
     }
 
     /// Takes a newer reading. A database that is ahead is followed at once, one that is behind is waited for at half
     /// speed.
     pub fn correct(&self, database: Timestamp) {
-        self.corrected(database, monotonic());
+        self.corrected(database, boottime());
     }
 
-    fn corrected(&self, database: Timestamp, monotonic: Duration) {
+    fn corrected(&self, database: Timestamp, boot: Duration) {
         let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
-        let ours = course.at(monotonic);
-        *course = Course { from: monotonic, at: ours.max(database), ahead: ours.since(database) };
+        let ours = course.at(boot);
+        *course = Course { from: boot, at: ours.max(database), ahead: ours.since(database) };
     }
 }
 
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn database_time_goes_on_with_the_monotonic_clock() {
+    fn database_time_goes_on_with_the_time_since_boot() {
         let clock = DbClock::starting(Timestamp(1_000_000), s(50));
         assert_eq!(clock.at(s(50)), Timestamp(1_000_000));
         assert_eq!(clock.at(s(53)), Timestamp(1_003_000));

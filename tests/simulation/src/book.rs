@@ -6,7 +6,7 @@ use crate::event::{
 };
 use crate::plan::{MAX_SKEW, Plan};
 use laneway_lane::{Epoch, Partition};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One delivery, as far as the log tells.
 #[derive(Debug, Clone)]
@@ -36,6 +36,12 @@ pub struct Story {
     /// How long its endpoint was disabled since its first attempt, up to the last enabling, while it was parked and
     /// no held unknown, ms.
     pub stood: Time,
+    /// When it was written.
+    pub created: Time,
+    /// It is to be erased.
+    pub erased: bool,
+    /// Under this epoch it was to end unsent: a command to erase it had been answered.
+    pub doomed: Option<Epoch>,
     /// The last write about it.
     pub touched: Time,
     /// It has a parked row, or had one.
@@ -67,6 +73,8 @@ pub struct LaneStory {
     pub held_since: Option<Time>,
     /// How long heads of it were held in all, up to the last release, ms.
     pub held_for: Time,
+    /// So many of the first were erased, with nothing left to be sent.
+    pub erased: usize,
 }
 
 /// One request.
@@ -104,12 +112,21 @@ pub struct PartitionStory {
     pub epoch: Epoch,
     /// It was released in good order.
     pub released: bool,
-    /// Its records: offset and delivery, if it is one.
-    pub records: Vec<(i64, Option<Delivery>)>,
-    /// Offsets in quarantine.
+    /// Its records that count: offset, the generation that they are stamped with, and delivery, if it is one.
+    pub records: Vec<(i64, u64, Option<Delivery>)>,
+    /// Generations that began with a loss, each with its first lost offset.
+    pub losses: Vec<(u64, i64)>,
+    /// Offsets in quarantine, and those of strangers' bytes that were lost with the log.
     pub quarantined: BTreeSet<i64>,
     /// Stored position.
     pub next_offset: i64,
+}
+
+impl PartitionStory {
+    /// Whether a record counts for nothing: it lies at or behind a loss that a later generation began with.
+    pub fn is_lost(&self, generation: u64, offset: i64) -> bool {
+        self.losses.iter().any(|(began, first)| *began > generation && offset >= *first)
+    }
 }
 
 /// One endpoint.
@@ -142,6 +159,10 @@ pub struct Book {
     pub policies: Vec<Policy>,
     /// Epochs whose owner crashed, lost them or was taken over from: what it had under way may be repeated.
     pub broken: BTreeSet<Epoch>,
+    /// The present generation of the topic.
+    pub generation: u64,
+    /// Commands to erase, each with its lane and what it is about.
+    pub erasures: BTreeMap<i64, (Lane, Time)>,
     holders: Vec<(Instance, Epoch)>,
 }
 
@@ -156,6 +177,8 @@ impl Book {
             endpoints: vec![EndpointStory::default(); plan.endpoints.len()],
             policies: plan.endpoints.iter().map(|endpoint| endpoint.on_unknown.into()).collect(),
             broken: BTreeSet::new(),
+            generation: 1,
+            erasures: BTreeMap::new(),
             holders: Vec::new(),
         }
     }
@@ -189,14 +212,18 @@ impl Book {
     /// Takes a line in.
     pub fn note(&mut self, at: Time, event: &Event) {
         match event {
-            Event::Produced { partition, offset, delivery, lane, endpoint, first } => {
-                self.partitions[*partition as usize].records.push((*offset, Some(*delivery)));
+            Event::Produced { partition, offset, generation, delivery, lane, endpoint, first } => {
+                let story = &mut self.partitions[*partition as usize];
+                if !story.is_lost(*generation, *offset) {
+                    story.records.push((*offset, *generation, Some(*delivery)));
+                }
                 if *first {
-                    self.produced(*delivery, *lane, *endpoint);
+                    self.produced(at, *lane, *delivery, *endpoint);
                 }
             }
             Event::Garbage { partition, offset } => {
-                self.partitions[*partition as usize].records.push((*offset, None));
+                let generation = self.generation;
+                self.partitions[*partition as usize].records.push((*offset, generation, None));
             }
             Event::Owned { partition, epoch, instance, clean } => {
                 let story = &mut self.partitions[*partition as usize];
@@ -269,10 +296,65 @@ impl Book {
             Event::Position { partition, next_offset, .. } => {
                 self.partitions[*partition as usize].next_offset = *next_offset;
             }
+            Event::LogLost { partition, begin, end } => {
+                // What is no delivery comes from nowhere again.
+                let story = &mut self.partitions[*partition as usize];
+                let gone = story.records.iter().filter(|(offset, _, delivery)| {
+                    delivery.is_none() && !(*begin..*end).contains(offset)
+                });
+                story.quarantined.extend(gone.map(|(offset, ..)| *offset));
+            }
+            Event::PositionMoved { partition, next_offset } => {
+                self.partitions[*partition as usize].next_offset = *next_offset;
+            }
+            Event::Raised { generation, lost } => {
+                self.generation = *generation;
+                for (partition, first) in lost {
+                    let story = &mut self.partitions[*partition as usize];
+                    story.losses.push((*generation, *first));
+                    story.next_offset = story.next_offset.min(*first);
+                    let mut records = std::mem::take(&mut story.records);
+                    records.retain(|(offset, stamp, _)| !story.is_lost(*stamp, *offset));
+                    story.records = records;
+                }
+            }
             Event::Worked { delivery, late, .. } => {
                 let story = &mut self.deliveries[*delivery as usize];
                 story.effects += u32::from(!late);
                 story.late_effects += u32::from(*late);
+            }
+            Event::ErasureBegan { lane, before } => {
+                if let Some(lane) = self.lanes.get_mut(*lane as usize) {
+                    for delivery in &lane.order {
+                        let story = &mut self.deliveries[*delivery as usize];
+                        story.erased |= story.created < *before;
+                    }
+                }
+            }
+            Event::ErasureDone { lane, before } => {
+                if let Some(lane) = self.lanes.get_mut(*lane as usize) {
+                    let older = |delivery: &&Delivery| {
+                        self.deliveries[**delivery as usize].created < *before
+                    };
+                    let older = lane.order.iter().take_while(older).count();
+                    lane.erased = lane.erased.max(older);
+                }
+            }
+            Event::CommandDone { command, epoch, refused: false } => {
+                let about = self.erasures.get(command);
+                let (lane, before) = about.map_or((&[][..], 0), |(lane, before)| {
+                    (&self.lanes[*lane as usize].order[..], *before)
+                });
+                for delivery in lane {
+                    let story = &mut self.deliveries[*delivery as usize];
+                    if story.created < before && story.parked && story.outcome.is_none() {
+                        story.doomed = Some(*epoch);
+                    }
+                }
+            }
+            Event::Commanded { command, delivery, verdict: Word::Erase { before } } => {
+                let lane = self.deliveries[*delivery as usize].lane;
+                self.erasures.insert(*command, (lane, *before));
             }
             Event::Commanded { command, delivery, verdict }
             | Event::Answered { command, delivery, verdict, .. } => {
@@ -306,7 +388,7 @@ impl Book {
         }
     }
 
-    fn produced(&mut self, delivery: Delivery, lane: Lane, endpoint: u32) {
+    fn produced(&mut self, at: Time, lane: Lane, delivery: Delivery, endpoint: u32) {
         if lane as usize >= self.lanes.len() {
             self.lanes.resize(lane as usize + 1, LaneStory::default());
         }
@@ -325,6 +407,9 @@ impl Book {
             clock_from: 0,
             stalled: (0, None),
             stood: 0,
+            created: at,
+            erased: false,
+            doomed: None,
             touched: 0,
             parked: false,
             held: false,

@@ -1,5 +1,6 @@
 //! One checker per promise. A checker sees a line of the log beside the book of all lines before it.
 
+mod erase;
 mod fence;
 mod lookup;
 mod order;
@@ -63,6 +64,7 @@ pub fn all(rules: &Rules) -> Vec<Box<dyn Checker>> {
         Box::new(time::Backoff::new(rules)),
         Box::new(time::Horizon::new(rules)),
         Box::new(progress::Bounds::new(rules)),
+        Box::new(erase::Erasure),
         Box::new(fence::Fence),
         Box::new(fence::Position::default()),
         Box::new(fence::Contract),

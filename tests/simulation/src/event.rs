@@ -64,6 +64,7 @@ pub enum Outcome {
     Delivered,
     Rejected,
     Expired,
+    Erased,
     Discarded,
 }
 
@@ -72,6 +73,7 @@ impl From<FinalOutcome> for Outcome {
         match outcome {
             FinalOutcome::Delivered => Self::Delivered,
             FinalOutcome::DeadLettered { reason: "expired" } => Self::Expired,
+            FinalOutcome::DeadLettered { reason: "erased" } => Self::Erased,
             FinalOutcome::DeadLettered { .. } => Self::Rejected,
             FinalOutcome::Discarded { .. } => Self::Discarded,
         }
@@ -140,10 +142,12 @@ pub struct Gauges {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "fields are what their names and types say")]
 pub enum Event {
-    /// A record is in the topic; `first` if its delivery was not there before.
+    /// A record is in the topic, stamped with the generation that its relay knows; `first` if its delivery was not
+    /// there before.
     Produced {
         partition: Partition,
         offset: i64,
+        generation: u64,
         delivery: Delivery,
         lane: Lane,
         endpoint: u32,
@@ -182,6 +186,16 @@ pub enum Event {
         instance: Instance,
         until: Time,
     },
+    /// Its machine sleeps: time goes on, timers do not.
+    Suspended {
+        instance: Instance,
+        until: Time,
+    },
+    /// Its machine's wall clock was set.
+    ClockSet {
+        instance: Instance,
+        by: Time,
+    },
     /// A core was handed the record.
     Took {
         partition: Partition,
@@ -199,6 +213,8 @@ pub enum Event {
         probe: bool,
         deadline: Time,
         lease_left: i64,
+        /// Nothing is left of its payload.
+        empty: bool,
     },
     /// The receiver has read it.
     Arrived {
@@ -263,7 +279,18 @@ pub enum Event {
     },
     CommandDone {
         command: i64,
+        epoch: Epoch,
         refused: bool,
+    },
+    /// What was written to the lane before a moment is to be erased.
+    ErasureBegan {
+        lane: Lane,
+        before: Time,
+    },
+    /// Nothing of it is left to be sent.
+    ErasureDone {
+        lane: Lane,
+        before: Time,
     },
     Endpoint {
         endpoint: u32,
@@ -287,6 +314,30 @@ pub enum Event {
     },
     /// Nothing at all is left to hold anything back.
     Cured,
+    /// Another server takes the database over: every connection is cut, what was acknowledged is there, and nothing
+    /// can be asked before `until`.
+    Failover {
+        until: Time,
+    },
+    /// Of this partition's log only what lies from `begin` on and before `end` is left.
+    LogLost {
+        partition: Partition,
+        begin: i64,
+        end: i64,
+    },
+    /// The topic is gone, and later made again with nothing in it.
+    TopicGone,
+    /// A generation begins: what lies from the first lost offset of a partition on and is stamped with an older one
+    /// counts for nothing, and comes again.
+    Raised {
+        generation: u64,
+        lost: Vec<(Partition, i64)>,
+    },
+    /// A position that lay before the log's beginning is moved there: what lay between is fenced.
+    PositionMoved {
+        partition: Partition,
+        next_offset: i64,
+    },
     /// The end: how many rows wait and what stands in the way.
     Over {
         drained: bool,
@@ -304,7 +355,7 @@ pub enum Word {
     Delivered,
     NotApplied,
     GivenUp,
-    Erase,
+    Erase { before: Time },
 }
 
 impl From<Verdict> for Word {
@@ -313,7 +364,7 @@ impl From<Verdict> for Word {
             Verdict::Delivered => Self::Delivered,
             Verdict::NotApplied => Self::NotApplied,
             Verdict::GivenUp => Self::GivenUp,
-            Verdict::Erase { .. } => Self::Erase,
+            Verdict::Erase { before } => Self::Erase { before: before.0 },
         }
     }
 }

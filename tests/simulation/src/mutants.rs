@@ -41,11 +41,35 @@ pub enum Slip {
     GuessedWhenDown,
     /// An answer counts whoever has the claim and whatever has become of the unknown meanwhile (5.8).
     StaleAnswerCounts,
+    /// What a later generation began by losing is taken in like any record (section 4, "Loss of the log").
+    LossNotFenced,
+    /// A position before the log's beginning is read on from there, without a word.
+    SilentJump,
+    /// An owner reads on when a settle tells of a new generation.
+    GenerationUnseen,
+    /// What was read before that is taken in all the same.
+    RaisedBatchTaken,
+    /// A record's stamp does not have the owner look which generation it is.
+    LaterStampUnseen,
+    /// A position of before the loss is stored after it.
+    PositionOfOldTopic,
+    /// A relay publishes nothing again after a loss.
+    NotPublishedAgain,
+    /// Leases run on a clock that stands still while the machine sleeps (5.3).
+    LeaseSleeps,
+    /// The database's time is carried on by such a clock (5.6).
+    DatabaseTimeSleeps,
+    /// It is carried on by the wall clock (5.6).
+    WallClockDecides,
+    /// A commit of which nothing is known counts as done.
+    CutMeansDone,
+    /// What is left of an erased row is published again without a mark (C17).
+    ErasedNotMarked,
 }
 
 impl Slip {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 28] = [
         Self::TakeOverAtOnce,
         Self::LeaseUnchecked,
         Self::FenceUnchecked,
@@ -62,6 +86,18 @@ impl Slip {
         Self::AskedAtOnce,
         Self::GuessedWhenDown,
         Self::StaleAnswerCounts,
+        Self::LossNotFenced,
+        Self::SilentJump,
+        Self::GenerationUnseen,
+        Self::RaisedBatchTaken,
+        Self::LaterStampUnseen,
+        Self::PositionOfOldTopic,
+        Self::NotPublishedAgain,
+        Self::LeaseSleeps,
+        Self::DatabaseTimeSleeps,
+        Self::WallClockDecides,
+        Self::CutMeansDone,
+        Self::ErasedNotMarked,
     ];
 }
 

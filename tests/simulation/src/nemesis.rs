@@ -1,6 +1,6 @@
 //! What goes wrong, and when: drawn from the seed's own stream for faults.
 
-use crate::event::{Event, Instance, Switch};
+use crate::event::{Event, Instance, Switch, Time};
 use crate::plan::Fault;
 use crate::receiver::Phase;
 use crate::shell::Process;
@@ -14,13 +14,38 @@ impl World {
         if self.phase != Phase::Faulty {
             return;
         }
-        let fault = self.nemesis.pick(&Fault::ALL);
+        let fault = self.nemesis.pick(Fault::earlier());
         if self.plan.has(fault) {
             let instance = self.nemesis.index(self.processes.len());
             self.strike_with(fault, instance);
         }
         let wait = self.nemesis.range(20, self.plan.pace);
         self.at(self.now + wait, Happening::Nemesis);
+    }
+
+    /// One of the faults that have streams of their own, and a time for the next.
+    pub(crate) fn strike_later(&mut self) {
+        if self.phase != Phase::Faulty {
+            return;
+        }
+        let fault = self.later.pick(Fault::later());
+        if self.plan.has(fault) {
+            let instance = self.later.index(self.processes.len());
+            self.strike_with_later(fault, instance);
+        }
+        let wait = self.later.range(100, 2 * self.plan.pace + 2_000 * self.plan.scale);
+        self.at(self.now + wait, Happening::LaterNemesis);
+    }
+
+    fn strike_with_later(&mut self, fault: Fault, instance: usize) {
+        match fault {
+            Fault::LogLoss => self.lose_log(),
+            Fault::Suspend => self.suspend(instance),
+            Fault::ClockJump => self.set_clock(instance),
+            Fault::Failover => self.fail_over(),
+            Fault::Erase => self.erase(),
+            _ => {}
+        }
     }
 
     fn strike_with(&mut self, fault: Fault, instance: usize) {
@@ -58,7 +83,7 @@ impl World {
                 self.switch(endpoint, EndpointState::Deleted);
             }
             Fault::Gone => self.switch(endpoint, EndpointState::Enabled),
-            Fault::Commands => self.command(),
+            Fault::Commands if !self.is_store_away() => self.command(),
             _ => {}
         }
     }
@@ -101,7 +126,7 @@ impl World {
 
     /// Changes an endpoint's state.
     pub(crate) fn switch(&mut self, endpoint: usize, state: EndpointState) {
-        if self.store.switch(self.now, endpoint, state, self.slip()) {
+        if !self.is_store_away() && self.store.switch(self.now, endpoint, state, self.slip()) {
             let state = match state {
                 EndpointState::Enabled => Switch::Enabled,
                 EndpointState::Disabled => Switch::Disabled,
@@ -154,10 +179,50 @@ impl World {
         }
         let until = self.now
             + self.nemesis.pick(&[300, 1_500, 2_500, 4_000, 7_000, 12_000]) * self.plan.scale;
+        self.log(Event::Paused { instance: instance as Instance, until });
+        self.stop(instance, until);
+    }
+
+    /// The machine of a process sleeps. What differs from a pause: its timers count no time meanwhile, so that all of
+    /// them are late by as much afterwards, deadlines of requests too.
+    fn suspend(&mut self, instance: usize) {
+        let process = &mut self.processes[instance];
+        if !process.alive || self.now < process.paused_until {
+            return;
+        }
+        let span = self.later.pick(&[300, 1_200, 2_500, 4_000, 12_000, 30_000]) * self.plan.scale;
+        let (incarnation, until) = (process.incarnation, self.now + span);
+        process.slept += span;
+        process.asleep_until = until;
+        self.log(Event::Suspended { instance: instance as Instance, until });
+        self.put_off_timers(instance, incarnation, span);
+        self.stop(instance, until);
+    }
+
+    /// It wakes before its time.
+    pub(crate) fn wake_early(&mut self, instance: usize) {
+        let process = &mut self.processes[instance];
+        let left = (process.asleep_until - self.now).max(0);
+        process.slept -= left;
+        process.asleep_until = self.now;
+        let incarnation = process.incarnation;
+        self.put_off_timers(instance, incarnation, -left);
+    }
+
+    /// Somebody sets the wall clock of a machine.
+    fn set_clock(&mut self, instance: usize) {
+        let by = self.later.pick(&[259_200_000, -3_600_000, 500, -500]);
+        self.faults += 1;
+        self.processes[instance].wall += by;
+        self.log(Event::ClockSet { instance: instance as Instance, by });
+    }
+
+    /// Nothing of the process goes on before `until`.
+    fn stop(&mut self, instance: usize, until: Time) {
+        let process = &mut self.processes[instance];
         process.paused_until = until;
         let incarnation = process.incarnation;
         self.faults += 1;
-        self.log(Event::Paused { instance: instance as Instance, until });
         let may_freeze = self.plan.has(Fault::FrozenSend);
         for travel in &mut self.travels {
             if (travel.instance, travel.incarnation) == (instance, incarnation)

@@ -22,6 +22,9 @@ pub const MAX_SKEW: i64 = 60;
 /// An authority is asked so long after a request can have ended, ms (I13).
 pub const ASK_GRACE: i64 = 500;
 
+/// How many schedules of 100 have a fault of those that came later.
+const LATER_PERCENT: u32 = 35;
+
 /// Kinds of faults; a schedule can be replayed without some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -49,11 +52,16 @@ pub enum Fault {
     LateResults,
     TornStop,
     Authority,
+    LogLoss,
+    Suspend,
+    ClockJump,
+    Failover,
+    Erase,
 }
 
 impl Fault {
     /// All of them, in the order of their bits.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; Self::FIRST_LATER + 5] = [
         Self::Crash,
         Self::Pause,
         Self::Rebalance,
@@ -76,7 +84,25 @@ impl Fault {
         Self::LateResults,
         Self::TornStop,
         Self::Authority,
+        Self::LogLoss,
+        Self::Suspend,
+        Self::ClockJump,
+        Self::Failover,
+        Self::Erase,
     ];
+    /// The faults from here on have streams of their own ([`Plan::new`]; the nemesis strikes with them in turns of
+    /// their own): a schedule that has none of them is the one that its seed meant before there were any.
+    const FIRST_LATER: usize = 22;
+
+    /// Those of the first stream.
+    pub(crate) fn earlier() -> &'static [Self] {
+        &Self::ALL[..Self::FIRST_LATER]
+    }
+
+    /// Those with streams of their own.
+    pub(crate) fn later() -> &'static [Self] {
+        &Self::ALL[Self::FIRST_LATER..]
+    }
 
     const fn bit(self) -> u32 {
         1 << self as u32
@@ -195,13 +221,19 @@ impl Plan {
         let mut rng = Rng::new(spec.seed, 1);
         let mut faults = 0;
         let calm = rng.chance(4);
-        for fault in Fault::ALL {
+        for fault in Fault::earlier().iter().copied() {
             let percent = match fault {
                 Fault::Delete | Fault::Gone | Fault::Disable => 20,
                 Fault::Crash | Fault::Pause | Fault::Rebalance => 65,
                 _ => 50,
             };
             if rng.chance(percent) && !calm {
+                faults |= fault.bit();
+            }
+        }
+        let mut later = Rng::new(spec.seed, 7);
+        for fault in Fault::later() {
+            if later.chance(LATER_PERCENT) && !calm {
                 faults |= fault.bit();
             }
         }
@@ -245,6 +277,11 @@ impl Plan {
     /// Whether this schedule has that kind of fault.
     pub const fn has(&self, fault: Fault) -> bool {
         self.faults & fault.bit() != 0
+    }
+
+    /// Whether this schedule has a fault of those that came later.
+    pub(crate) fn has_later(&self) -> bool {
+        Fault::later().iter().any(|fault| self.has(*fault))
     }
 
     /// Leases last this, ms.

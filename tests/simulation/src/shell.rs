@@ -14,7 +14,7 @@ use laneway_lane::{
     AttemptResult, CommandId, Core, Effect, Epoch, Input, Partition, SettleItem, SettleSeq,
 };
 use laneway_wire::Timestamp;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -39,11 +39,17 @@ pub(crate) struct Part {
     /// All ids of parked lanes were handed over.
     pub(crate) running: bool,
     pub(crate) fetching: bool,
+    /// The generation under which it was taken, and the losses that were known then.
+    generation: u64,
+    losses: Vec<(u64, i64)>,
+    /// The log was cut before `fetch_next`.
+    cut_off: bool,
     fetch_next: i64,
     stored_next: i64,
     pub(crate) draining_since: Option<Time>,
     releasing: bool,
-    handed: BTreeSet<CommandId>,
+    /// Commands handed in, and from when on they may be again.
+    handed: BTreeMap<CommandId, Time>,
 }
 
 /// One process.
@@ -73,6 +79,22 @@ pub(crate) struct Process {
     /// Versions of the probes that it claimed, by endpoint.
     claims: Vec<Option<u64>>,
     health_read: Time,
+    seen_topic: u64,
+    /// How long its machine has slept since it began.
+    pub(crate) slept: Time,
+    pub(crate) asleep_until: Time,
+    /// Its machine's wall clock is so far off.
+    pub(crate) wall: Time,
+    slip: Option<Slip>,
+}
+
+impl Part {
+    /// Whether a later generation began with the loss of this.
+    fn is_lost(&self, record: &LogRecord) -> bool {
+        let lost =
+            |(began, first): &(u64, i64)| *began > record.generation && record.offset >= *first;
+        self.losses.iter().any(lost)
+    }
 }
 
 impl Process {
@@ -109,17 +131,31 @@ impl Process {
             settings: vec![0; plan.endpoints.len()],
             claims: vec![None; plan.endpoints.len()],
             health_read: 0,
+            seen_topic: 1,
+            slept: 0,
+            asleep_until: 0,
+            wall: 0,
+            slip: match planted {
+                Some(Planted::Shell(slip)) => Some(slip),
+                _ => None,
+            },
         }
     }
 
-    /// Its own monotonic clock.
+    /// Its own clock since boot, sleep included.
     fn own(&self, now: Time) -> Time {
+        let now = if self.slip == Some(Slip::LeaseSleeps) { now - self.slept } else { now };
         now + now * self.drift / 1_000_000
     }
 
     /// What it takes for the database's time.
     pub(crate) fn database_time(&self, now: Time) -> Timestamp {
-        Timestamp(now - self.skew).max(self.last_now)
+        let off = match self.slip {
+            Some(Slip::DatabaseTimeSleeps) => -self.slept,
+            Some(Slip::WallClockDecides) => self.wall,
+            _ => 0,
+        };
+        Timestamp(now - self.skew + off).max(self.last_now)
     }
 
     pub(crate) fn part(&self, partition: Partition) -> Option<&Part> {
@@ -128,6 +164,13 @@ impl Process {
 
     pub(crate) fn part_mut(&mut self, partition: Partition) -> Option<&mut Part> {
         self.parts.iter_mut().find(|(p, _)| *p == partition).map(|(_, part)| part)
+    }
+
+    /// A partition's log was cut: its reader learns of it if it is beyond that.
+    pub(crate) fn log_was_cut(&mut self, partition: Partition, end: i64) {
+        if let Some(part) = self.part_mut(partition) {
+            part.cut_off |= part.fetch_next > end;
+        }
     }
 
     pub(crate) fn has_parts(&self) -> bool {
@@ -195,7 +238,7 @@ impl World {
                     self.log(Event::Contract { partition, epoch, what });
                 }
             }
-            Effect::Send { ticket, timeout, probe, .. } => {
+            Effect::Send { ticket, timeout, probe, record } => {
                 let process = &self.processes[instance];
                 let lease = process
                     .part(ticket.partition)
@@ -212,7 +255,8 @@ impl World {
                     return;
                 }
                 self.processes[instance].in_flight += 1;
-                self.depart(instance, ticket, timeout, probe, lease);
+                let empty = record.payload.is_empty();
+                self.depart(instance, ticket, timeout, probe, lease, empty);
             }
             Effect::Drained { partition, epoch } => {
                 let part = self.processes[instance].part_mut(partition);
@@ -272,12 +316,17 @@ impl World {
         own: Time,
         (items, intake, release): (Vec<(SettleSeq, SettleItem)>, Vec<LogRecord>, bool),
     ) {
+        let slip = self.slip();
         let process = &mut self.processes[instance];
         let next_offset = process.core.position(partition);
         let incarnation = process.incarnation;
-        let ahead = self.planted == Some(Planted::Shell(Slip::PositionAhead));
+        let ahead = slip == Some(Slip::PositionAhead);
         let part = &mut process.parts[index].1;
+        // A record of a later generation than the partition was taken under: only a real transaction tells which it is.
+        let generation = part.generation;
+        let later = intake.iter().any(|record| record.generation > generation);
         let plain = items.is_empty()
+            && (!later || slip == Some(Slip::LaterStampUnseen))
             && !intake.is_empty()
             && part.lease_end - own > self.plan.lease() * 4 / 5
             && self.chance.chance(50);
@@ -295,8 +344,9 @@ impl World {
             epoch: part.epoch,
             items,
             plain,
-            intake: intake.iter().filter_map(|record| record.delivery).collect(),
+            intake: intake.iter().filter_map(LogRecord::taken).collect(),
             next_offset,
+            generation,
             release,
         });
         part.open = Some((tx.clone(), intake, own));
@@ -330,6 +380,10 @@ impl World {
             }
             Note::TxRetry { partition, id } => self.tx_retry(instance, partition, id),
             Note::Taken { partition, owner, sent } => self.taken(instance, partition, owner, sent),
+            Note::Lanes { partition, epoch, from } if self.is_store_away() => {
+                let wait = self.store_back();
+                self.tell(instance, wait, Note::Lanes { partition, epoch, from });
+            }
             Note::Lanes { partition, epoch, from } => {
                 self.hand_lanes(instance, partition, epoch, from);
             }
@@ -365,15 +419,15 @@ impl World {
         if part.epoch != tx.epoch || !matches {
             return;
         }
-        let Settled::Durable { unparked, known } = result else {
+        let Settled::Durable { unparked, known, generation } = result else {
             self.lose(instance, partition);
             return;
         };
         if !tx.plain {
             part.lease_end = part.lease_end.max(sent + self.plan.lease());
         }
-        let intake = part.open.take().map(|(_, records, _)| records).unwrap_or_default();
-        let epoch = part.epoch;
+        let mut intake = part.open.take().map(|(_, records, _)| records).unwrap_or_default();
+        let (epoch, raised) = (part.epoch, generation > part.generation);
         if part.lease_end <= own {
             self.lose(instance, partition);
             return;
@@ -391,15 +445,22 @@ impl World {
         if self.processes[instance].incarnation != incarnation || !self.processes[instance].alive {
             return;
         }
+        if raised && !self.slips(Slip::RaisedBatchTaken) {
+            // It may begin behind what comes again.
+            intake.clear();
+        }
         if !intake.is_empty() {
             if let Some(part) = self.processes[instance].part_mut(partition) {
                 part.fetching = false;
             }
-            for delivery in intake.iter().filter_map(|record| record.delivery) {
+            for delivery in intake.iter().filter_map(LogRecord::taken) {
                 self.log(Event::Took { partition, epoch, delivery });
             }
             let records = self.incoming(&intake, &known);
             self.step(instance, Input::Intake { partition, epoch, records });
+        }
+        if raised && !self.slips(Slip::GenerationUnseen) {
+            self.drain(instance, partition);
         }
         let index = self.processes[instance].parts.iter().position(|(p, _)| *p == partition);
         if let Some(index) = index {
@@ -416,11 +477,27 @@ impl World {
             self.lose(instance, partition);
             return;
         }
+        if part.open.as_ref().is_some_and(|(tx, ..)| tx.id == id) && self.slips(Slip::CutMeansDone)
+        {
+            self.take_for_done(instance, partition);
+            return;
+        }
+        let Some(part) = self.processes[instance].part_mut(partition) else { return };
         if let Some((tx, _, sent)) = part.open.as_mut().filter(|(tx, ..)| tx.id == id) {
             *sent = own;
             let tx = tx.clone();
             self.dispatch_tx(instance, incarnation, tx, own);
         }
+    }
+
+    /// A planted fault: what a cut connection left open is taken for durable.
+    fn take_for_done(&mut self, instance: usize, partition: Partition) {
+        let Some(part) = self.processes[instance].part(partition) else { return };
+        let Some((tx, _, sent)) = part.open.clone() else { return };
+        let known = tx.intake.iter().map(|delivery| self.store.known(*delivery)).collect();
+        let generation = tx.generation;
+        let result = Settled::Durable { unparked: Vec::new(), known, generation };
+        self.tx_reply(instance, partition, &tx, result, sent);
     }
 
     fn fetch(&mut self, instance: usize, partition: Partition) {
@@ -430,14 +507,32 @@ impl World {
             return;
         }
         let room = process.core.intake_room(partition) as usize;
-        let from = part.fetch_next;
+        let (from, cut_off) = (part.fetch_next, part.cut_off);
+        let (begin, end) =
+            (self.kafka.begin[partition as usize], self.kafka.end[partition as usize]);
+        if cut_off || from < begin || from > end {
+            let jumps = self.slips(Slip::SilentJump) && from < begin && !cut_off;
+            let gone = self.kafka.gone;
+            let part = self.processes[instance].part_mut(partition).expect("it was there just now");
+            part.fetching = false;
+            if jumps {
+                part.fetch_next = begin;
+            } else if !gone {
+                self.drain(instance, partition);
+            }
+            return;
+        }
         let log = &self.topic[partition as usize];
         let start = log.partition_point(|record| record.offset < from);
         let most = room.min(self.plan.batch);
         let mut records: Vec<_> = log[start..].iter().take(most).copied().collect();
         let more = start + records.len() < log.len();
+        let unfenced = self.slips(Slip::LossNotFenced);
         let part = self.processes[instance].part_mut(partition).expect("it was there just now");
         part.fetching = false;
+        for record in &mut records {
+            record.skip = !unfenced && record.delivery.is_some() && part.is_lost(record);
+        }
         if records.is_empty() {
             if more {
                 self.kick(instance, partition);
@@ -466,8 +561,28 @@ impl World {
                 return;
             }
         }
+        if !self.is_store_away() {
+            self.look_at_database(instance);
+        }
+        if !self.processes[instance].alive {
+            return;
+        }
+        if self.processes[instance].stopping && !self.processes[instance].has_parts() {
+            self.restart(instance);
+            return;
+        }
+        let wait = self.chance.range(self.plan.poll() / 2, self.plan.poll() * 3 / 2);
+        self.tell(instance, wait, Note::Poll);
+    }
+
+    /// What a process reads again and again.
+    fn look_at_database(&mut self, instance: usize) {
         self.hand_settings(instance);
         self.hand_commands(instance);
+        if !self.kafka.gone && self.processes[instance].seen_topic != self.kafka.topic_id {
+            self.processes[instance].seen_topic = self.kafka.topic_id;
+            self.is_new_topic();
+        }
         if self.now - self.processes[instance].health_read >= 500 * self.plan.scale {
             self.processes[instance].health_read = self.now;
             let degraded = self
@@ -480,15 +595,6 @@ impl World {
             let delay = self.store_delay();
             self.tell(instance, delay, Note::Give(Box::new(input)));
         }
-        if !self.processes[instance].alive {
-            return;
-        }
-        if self.processes[instance].stopping && !self.processes[instance].has_parts() {
-            self.restart(instance);
-            return;
-        }
-        let wait = self.chance.range(self.plan.poll() / 2, self.plan.poll() * 3 / 2);
-        self.tell(instance, wait, Note::Poll);
     }
 }
 

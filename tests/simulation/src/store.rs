@@ -2,6 +2,7 @@
 //! the database's, which is true time.
 
 mod read;
+mod topology;
 
 use crate::event::{Delivery, Event, Lane, Time, Write};
 use crate::mutants::Slip;
@@ -13,6 +14,8 @@ use laneway_wire::{DeliveryId, EndpointId, LaneId, Record, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use topology::Topology;
 
 /// What the world knows of a delivery; rows name it by its index.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub struct DeliveryInfo {
     pub slot: usize,
     /// Its payload is rejected for good.
     pub rejected: bool,
+    /// Its payload is not in the outbox any more.
+    pub erased: bool,
 }
 
 /// State of a `partition_owners` row.
@@ -38,6 +43,8 @@ pub struct DeliveryInfo {
 pub struct Owner {
     /// The epoch.
     pub epoch: Epoch,
+    /// The generation of the topic that `next_offset` is of.
+    pub generation: u64,
     /// Raised by every transaction of the owner.
     pub renewal: u64,
     /// Released in good order.
@@ -53,6 +60,7 @@ struct ParkedRow {
     position: Position,
     first_held: Timestamp,
     attempts: u32,
+    erased: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -119,8 +127,10 @@ pub struct Settle {
     pub plain: bool,
     /// Read facts of these at the end.
     pub intake: Vec<Delivery>,
-    /// Where the owner is.
+    /// Where the owner is, and in which generation: in another one that is not written.
     pub next_offset: i64,
+    /// See `next_offset`.
+    pub generation: u64,
     /// Release after this.
     pub release: bool,
 }
@@ -134,6 +144,8 @@ pub enum Settled {
         unparked: Vec<LaneId>,
         /// What is known of each delivery of the intake.
         known: Vec<Known>,
+        /// The generation that the partition is in now.
+        generation: u64,
     },
     /// The epoch is gone.
     Fenced,
@@ -142,6 +154,8 @@ pub enum Settled {
 /// The database.
 #[derive(Debug, Default)]
 pub struct Store {
+    /// What is known of the topic.
+    pub topology: Topology,
     /// Ownership.
     pub owners: Vec<Owner>,
     epochs: Epoch,
@@ -185,8 +199,8 @@ impl Store {
             epoch: self.epochs,
             renewal: row.renewal + 1,
             released: false,
-            next_offset: row.next_offset,
             last_tx: 0,
+            ..*row
         };
         Some(*row)
     }
@@ -203,7 +217,8 @@ impl Store {
         let row = &mut self.owners[partition as usize];
         if tx.plain {
             let known = tx.intake.iter().map(|delivery| self.known(*delivery)).collect();
-            return Settled::Durable { unparked: Vec::new(), known };
+            // Nobody looks at the row.
+            return Settled::Durable { unparked: Vec::new(), known, generation: tx.generation };
         }
         let repeat =
             row.epoch == epoch && row.last_tx == tx.id && slip != Some(Slip::RepeatAppliedTwice);
@@ -215,8 +230,11 @@ impl Store {
             row.renewal += 1;
             row.last_tx = tx.id;
             row.released = tx.release;
-            let moved = row.next_offset != tx.next_offset;
-            row.next_offset = tx.next_offset;
+            let same = row.generation == tx.generation || slip == Some(Slip::PositionOfOldTopic);
+            let moved = same && row.next_offset != tx.next_offset;
+            if moved {
+                row.next_offset = tx.next_offset;
+            }
             self.apply(now, tx, slip, log);
             if moved {
                 log.push(Event::Position { partition, epoch, next_offset: tx.next_offset });
@@ -235,7 +253,8 @@ impl Store {
             unparked.filter(|id| early || !self.lanes.contains_key(&self.lane_by_id[id])).collect();
         unparked.dedup();
         let known = tx.intake.iter().map(|delivery| self.known(*delivery)).collect();
-        Settled::Durable { unparked, known }
+        let generation = self.owners[partition as usize].generation;
+        Settled::Durable { unparked, known, generation }
     }
 
     /// What inbox, attempts and intents know of a delivery.
@@ -418,7 +437,7 @@ impl Store {
                     log.push(broken(format!("final of {delivery} leaves its parked row behind")));
                 }
                 if let Some(command) = command {
-                    self.command_done(*command, false, log);
+                    self.command_done(*command, epoch, false, log);
                 }
             }
             SettleItem::ReleaseUnknown { lane, delivery, first_held, due, command } => {
@@ -435,9 +454,11 @@ impl Store {
                 }
                 self.intents.remove(&delivery);
                 log.push(wrote(delivery, Write::Release));
-                self.command_done(*command, false, log);
+                self.command_done(*command, epoch, false, log);
             }
-            SettleItem::RefuseCommand { command, .. } => self.command_done(*command, true, log),
+            SettleItem::RefuseCommand { command, .. } => {
+                self.command_done(*command, epoch, true, log)
+            }
             SettleItem::Quarantine { offset, reason, .. } => {
                 self.quarantine.entry((partition, *offset)).or_insert(reason);
                 log.push(Event::Quarantined { partition, epoch, offset: *offset });
@@ -445,9 +466,9 @@ impl Store {
         }
     }
 
-    fn command_done(&mut self, command: i64, refused: bool, log: &mut Vec<Event>) {
+    fn command_done(&mut self, command: i64, epoch: Epoch, refused: bool, log: &mut Vec<Event>) {
         self.commands[command as usize].done = true;
-        log.push(Event::CommandDone { command, refused });
+        log.push(Event::CommandDone { command, epoch, refused });
     }
 
     fn add_attempt(&mut self, delivery: Delivery, attempt: &AttemptRow) {
@@ -478,6 +499,7 @@ impl Store {
             position: event.position,
             first_held: event.first_held,
             attempts: event.attempts,
+            erased: event.record.head.erased,
         };
         self.parked.insert(delivery, parked);
     }

@@ -1,7 +1,10 @@
 //! The world: virtual time, the topic, the database, the network and the processes, driven by one seed.
 
 mod authority;
+mod erasure;
+mod failover;
 mod heal;
+mod loss;
 mod topic;
 mod travel;
 
@@ -14,10 +17,12 @@ use crate::rng::Rng;
 use crate::shell::{Part, Process};
 use crate::store::{Owner, Settle, Settled, Store};
 use authority::{Asked, Desk};
+use erasure::Erasure;
 use laneway_lane::{
     AttemptResult, Effect, Endpoint, EndpointState, Epoch, Input, Known, Partition, Ticket, Verdict,
 };
 use laneway_wire::{EndpointId, TenantId, Timestamp};
+use loss::Log;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
@@ -37,8 +42,21 @@ pub(crate) struct LogRecord {
     pub(crate) offset: i64,
     /// None: undecodable.
     pub(crate) delivery: Option<Delivery>,
+    /// What it is stamped with.
+    pub(crate) generation: u64,
+    /// Nothing is left of its payload.
+    pub(crate) erased: bool,
+    /// It lies behind a loss, as its reader knows: complete unsent.
+    pub(crate) skip: bool,
     /// Facts read too early, by a planted fault.
     pub(crate) early: Option<Known>,
+}
+
+impl LogRecord {
+    /// The delivery, if its facts are asked for.
+    pub(crate) fn taken(&self) -> Option<Delivery> {
+        self.delivery.filter(|_| !self.skip)
+    }
 }
 
 /// A request on its way.
@@ -71,6 +89,16 @@ pub(crate) enum Note {
     Lanes { partition: Partition, epoch: Epoch, from: usize },
     Give(Box<Input>),
     Ended { request: Request, seen: Seen, class: &'static str },
+}
+
+impl Note {
+    /// The process gives it to itself after a time; else it comes from outside.
+    fn is_timer(&self) -> bool {
+        let timeout = matches!(self, Self::Ended { seen: Seen::Unknown, class: "timeout", .. });
+        // The core's own wake-up is looked for again with every beat of the process.
+        let own = matches!(self, Self::Poll | Self::Fetch(_) | Self::TxRetry { .. });
+        own || timeout
+    }
 }
 
 /// Something that will happen.
@@ -112,6 +140,14 @@ pub(crate) enum Happening {
     },
     Produce,
     Nemesis,
+    /// One of the faults that have streams of their own.
+    LaterNemesis,
+    /// The relay of a shard looks at the topic.
+    LookAtTopic(usize),
+    /// The topic is made again.
+    TopicMade,
+    /// An erasure is worked on.
+    Erase(Erasure),
     Restart(usize),
     Resume(usize),
     /// Kafka has noticed that the process is gone.
@@ -181,23 +217,29 @@ pub struct World {
     producer: Rng,
     /// What the nemesis does.
     pub(crate) nemesis: Rng,
+    /// What it does of the faults that have streams of their own.
+    pub(crate) later: Rng,
     /// What receivers have done without saying so.
     ledger: Rng,
     desk: Desk,
     pub(crate) store: Store,
     pub(crate) topic: Vec<Vec<LogRecord>>,
+    pub(crate) kafka: Log,
     pub(crate) processes: Vec<Process>,
     /// Which process Kafka gives each partition.
     pub(crate) assignment: Vec<usize>,
     pub(crate) travels: Vec<Travel>,
     pub(crate) journal: Journal,
     pub(crate) store_slow_until: Time,
+    pub(crate) store_away_until: Time,
     pub(crate) faults: u64,
     /// Results that reach their core late, each with its process.
     pub(crate) late: Vec<(usize, u32, AttemptResult, Ticket)>,
     pub(crate) tx_ids: u64,
     pub(crate) effects: Vec<Effect>,
     made: u32,
+    /// Erasures that are not done.
+    erasures: u32,
     phase_until: Time,
     over: bool,
     steps: u64,
@@ -231,7 +273,8 @@ impl World {
     fn new(plan: Plan, keep: bool, planted: Option<Planted>) -> Self {
         let seed = plan.spec.seed;
         let mut store = Store::default();
-        store.owners = vec![Owner { released: true, ..Owner::default() }; plan.partitions as usize];
+        let free = Owner { released: true, generation: 1, ..Owner::default() };
+        store.owners = vec![free; plan.partitions as usize];
         for (index, endpoint) in plan.endpoints.iter().enumerate() {
             let id = EndpointId::from_uuid(Uuid::from_u128(0x1000 + index as u128));
             store.endpoint_by_id.insert(id, index);
@@ -259,20 +302,24 @@ impl World {
             moods: Rng::new(seed, 3),
             producer: Rng::new(seed, 4),
             nemesis: Rng::new(seed, 5),
+            later: Rng::new(seed, 8),
             ledger: Rng::new(seed, 6),
             desk: Desk::default(),
             store,
             topic: vec![Vec::new(); plan.partitions as usize],
+            kafka: Log::new(plan.partitions as usize),
             processes,
             assignment: (0..plan.partitions as usize).map(|p| p % plan.instances).collect(),
             travels: Vec::new(),
             journal,
             store_slow_until: 0,
+            store_away_until: 0,
             faults: 0,
             late: Vec::new(),
             tx_ids: 0,
             effects: Vec::new(),
             made: 0,
+            erasures: 0,
             phase_until: 0,
             over: false,
             steps: 0,
@@ -285,12 +332,30 @@ impl World {
         world.start_reconcilers();
         world.at(world.plan.heal_at / 10, Happening::Nemesis);
         world.at(world.plan.heal_at, Happening::Heal);
+        world.start_relays();
+        if world.plan.has_later() {
+            world.at(world.plan.heal_at / 10, Happening::LaterNemesis);
+        }
         world
     }
 
     pub(crate) fn at(&mut self, at: Time, what: Happening) {
         let tie = self.chance.next();
         self.agenda.push(Scheduled { at, tie, what });
+    }
+
+    /// The timers of a process that sleeps fire later by `span`.
+    pub(crate) fn put_off_timers(&mut self, instance: usize, incarnation: u32, span: Time) {
+        let mut agenda = std::mem::take(&mut self.agenda).into_vec();
+        for scheduled in &mut agenda {
+            if let Happening::To { instance: of, incarnation: life, note } = &scheduled.what
+                && (*of, *life) == (instance, incarnation)
+                && note.is_timer()
+            {
+                scheduled.at += span;
+            }
+        }
+        self.agenda = agenda.into();
     }
 
     /// Something for a process, after a delay.
@@ -325,6 +390,16 @@ impl World {
                     self.note(instance, note);
                 }
             }
+            Happening::Tx { instance, incarnation, tx, .. } if self.is_store_away() => {
+                let wait = self.store_back();
+                let note = Note::TxRetry { partition: tx.partition, id: tx.id };
+                self.at(self.now + wait, Happening::To { instance, incarnation, note });
+            }
+            Happening::TakeOver { .. } if self.is_store_away() => {}
+            Happening::Query { .. } if self.is_store_away() => {
+                let wait = self.store_back();
+                self.at(self.now + wait, what);
+            }
             Happening::Tx { instance, incarnation, tx, sent } => {
                 self.transaction(instance, incarnation, tx, sent);
             }
@@ -332,16 +407,7 @@ impl World {
                 if self.processes[instance].incarnation != incarnation {
                     return;
                 }
-                let owner = self.store.take_over(partition, seen);
-                if let Some(owner) = owner {
-                    let (epoch, clean) = (owner.epoch, seen.released);
-                    self.log(Event::Owned {
-                        partition,
-                        epoch,
-                        instance: instance as Instance,
-                        clean,
-                    });
-                }
+                let owner = self.take_over(instance, partition, seen);
                 if self.strikes(Fault::LostReply, self.plan.losses) {
                     return;
                 }
@@ -360,6 +426,10 @@ impl World {
             Happening::Answered { asked, verdict } => self.answered(asked, verdict),
             Happening::Produce => self.produce(),
             Happening::Nemesis => self.strike(),
+            Happening::LaterNemesis => self.strike_later(),
+            Happening::LookAtTopic(shard) => self.look_at_topic(shard),
+            Happening::TopicMade => self.make_topic(),
+            Happening::Erase(erasure) => self.work_on(erasure),
             Happening::Restart(instance) => {
                 if !self.processes[instance].alive {
                     self.restart(instance);
@@ -397,6 +467,23 @@ impl World {
             self.phase == Phase::Faulty && self.plan.has(fault) && self.nemesis.chance(percent);
         self.faults += u64::from(strikes);
         strikes
+    }
+
+    fn take_over(&mut self, instance: usize, partition: Partition, seen: Owner) -> Option<Owner> {
+        let owner = self.store.take_over(partition, seen)?;
+        let (epoch, clean) = (owner.epoch, seen.released);
+        self.log(Event::Owned { partition, epoch, instance: instance as Instance, clean });
+        Some(owner)
+    }
+
+    /// A transaction commits and nobody hears of it.
+    fn commit_unheard(&mut self, tx: &Settle) {
+        let mut events = Vec::new();
+        let slip = self.slip();
+        self.store.settle(self.now, tx, slip, &mut events);
+        for event in events {
+            self.log(event);
+        }
     }
 
     fn transaction(&mut self, instance: usize, incarnation: u32, tx: Rc<Settle>, sent: Time) {

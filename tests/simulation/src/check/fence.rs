@@ -50,14 +50,23 @@ impl Checker for Position {
     }
 
     fn look(&mut self, book: &Book, _at: Time, event: &Event) -> Result<(), String> {
-        let Event::Position { partition, next_offset, .. } = event else { return Ok(()) };
+        self.checked.resize(book.partitions.len(), 0);
+        let (partition, next_offset) = match event {
+            Event::Position { partition, next_offset, .. }
+            | Event::PositionMoved { partition, next_offset } => (partition, next_offset),
+            Event::Raised { lost, .. } => {
+                // Offsets come again, and what was passed may have to be passed anew.
+                lost.iter().for_each(|(partition, _)| self.checked[*partition as usize] = 0);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
         let story = &book.partitions[*partition as usize];
         if *next_offset < story.next_offset {
             return Err(format!("position of {partition} goes back to {next_offset}"));
         }
-        self.checked.resize(book.partitions.len(), 0);
         let checked = &mut self.checked[*partition as usize];
-        while let Some((offset, delivery)) = story.records.get(*checked) {
+        while let Some((offset, _, delivery)) = story.records.get(*checked) {
             if offset >= next_offset {
                 break;
             }

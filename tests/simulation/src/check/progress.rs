@@ -52,10 +52,10 @@ impl Checker for NothingLost {
                     return Err(format!("delivery {open} never came to an outcome"));
                 }
                 for (partition, story) in book.partitions.iter().enumerate() {
-                    let lost = story.records.iter().find(|(offset, delivery)| {
+                    let lost = story.records.iter().find(|(offset, _, delivery)| {
                         delivery.is_none() && !story.quarantined.contains(offset)
                     });
-                    if let Some((offset, _)) = lost {
+                    if let Some((offset, ..)) = lost {
                         return Err(format!("record {partition}/{offset} is in no quarantine"));
                     }
                 }

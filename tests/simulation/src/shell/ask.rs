@@ -1,9 +1,12 @@
 //! Queries and writes outside the settle queues, settings and commands.
 
 use super::World;
-use crate::event::Event;
+use crate::event::{Event, Time};
 use crate::world::Note;
-use laneway_lane::{CommandId, Effect, Input};
+use laneway_lane::{CommandId, Effect, Input, Verdict};
+
+/// A command that has come to nothing is handed in again after this, ms; times [`crate::plan::Plan::scale`].
+const COMMAND_AGAIN: Time = 5_000;
 
 impl World {
     pub(super) fn hand_settings(&mut self, instance: usize) {
@@ -30,7 +33,12 @@ impl World {
             let part = self.processes[instance].part_mut(partition);
             let Some(part) = part.filter(|part| part.running) else { continue };
             let epoch = part.epoch;
-            if part.handed.insert(id) {
+            let again = part.handed.get(&id).copied();
+            // One to erase may come to nothing and is offered again.
+            if again
+                .is_none_or(|again| matches!(verdict, Verdict::Erase { .. }) && self.now >= again)
+            {
+                part.handed.insert(id, self.now + COMMAND_AGAIN * self.plan.scale);
                 let head = self.store.unknown_head(delivery);
                 let input = Input::Command { partition, epoch, command: id, lane, head, verdict };
                 let delay = self.store_delay();

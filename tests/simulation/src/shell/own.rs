@@ -6,7 +6,7 @@ use crate::mutants::Slip;
 use crate::store::Owner;
 use crate::world::{Happening, Note};
 use laneway_lane::{Epoch, Input, Partition};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Ids of parked lanes read at a time.
 const LANE_PAGE: usize = 3;
@@ -53,15 +53,22 @@ impl World {
         }
         let part = &mut self.processes[instance].parts[index].1;
         match part.draining_since {
-            None if !assigned => {
-                part.draining_since = Some(own);
-                self.step(instance, Input::Revoke { partition });
-            }
+            None if !assigned => self.drain(instance, partition),
             Some(since) if own - since > cut_after => {
                 let epoch = part.epoch;
                 self.cut(instance, partition, epoch);
             }
             _ => self.kick(instance, partition),
+        }
+    }
+
+    /// Starts nothing more of the partition; it is given back when what is under way has ended.
+    pub(super) fn drain(&mut self, instance: usize, partition: Partition) {
+        let own = self.processes[instance].own(self.now);
+        let part = self.processes[instance].part_mut(partition);
+        if let Some(part) = part.filter(|part| part.draining_since.is_none()) {
+            part.draining_since = Some(own);
+            self.step(instance, Input::Revoke { partition });
         }
     }
 
@@ -84,6 +91,9 @@ impl World {
         let row = self.store.owners[partition as usize];
         let at_once = self.slips(Slip::TakeOverAtOnce);
         let wait = if at_once { 0 } else { self.plan.lease() + self.plan.max_timeout() };
+        if self.is_store_away() {
+            return;
+        }
         let process = &mut self.processes[instance];
         let slot = partition as usize;
         if process.taking[slot] {
@@ -105,6 +115,10 @@ impl World {
                 }
             }
         }
+        if !self.is_whole(partition, row) {
+            return; // what was watched still counts: epoch and renewal went over to the new row
+        }
+        let process = &mut self.processes[instance];
         process.taking[slot] = true;
         process.watch[slot] = None;
         let incarnation = process.incarnation;
@@ -133,6 +147,7 @@ impl World {
             return;
         }
         let epoch = owner.epoch;
+        let losses = self.store.losses(partition);
         let part = Part {
             epoch,
             lease_end: sent + self.plan.lease(),
@@ -141,15 +156,19 @@ impl World {
             open: None,
             running: false,
             fetching: false,
+            generation: owner.generation,
+            losses,
+            cut_off: false,
             fetch_next: owner.next_offset,
             stored_next: owner.next_offset,
             draining_since: None,
             releasing: false,
-            handed: BTreeSet::new(),
+            handed: BTreeMap::new(),
         };
+        let process = &mut self.processes[instance];
         process.parts.push((partition, part));
-        let next_offset = owner.next_offset;
-        self.step(instance, Input::Assigned { partition, epoch, next_offset, generation: 1 });
+        let Owner { next_offset, generation, .. } = owner;
+        self.step(instance, Input::Assigned { partition, epoch, next_offset, generation });
         let delay = self.store_delay();
         self.tell(instance, delay, Note::Lanes { partition, epoch, from: 0 });
     }

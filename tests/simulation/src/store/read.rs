@@ -1,9 +1,10 @@
 //! Queries: what `deliver` reads outside its settle queues, and what the world asks at the end.
 
 use super::{LaneRow, Store};
-use crate::event::{Delivery, Time};
+use crate::event::{Delivery, Lane, Time};
 use laneway_lane::{Epoch, ParkedEvent, Partition, Position};
-use laneway_wire::{EndpointId, LaneId, Timestamp};
+use laneway_wire::{EndpointId, LaneId, Record, Timestamp};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Answer to a claim.
@@ -29,7 +30,7 @@ impl Store {
         ParkedEvent {
             lane: row.id,
             position,
-            record: self.deliveries[delivery as usize].record.clone(),
+            record: self.record(delivery, event.erased),
             first_held: event.first_held + moved,
             clock_from: row.clock_from.max(stands.enabled),
             attempts: event.attempts,
@@ -38,6 +39,19 @@ impl Store {
             open_intent: self.intents.contains_key(&delivery),
             settled: self.inbox.contains_key(&delivery),
         }
+    }
+
+    /// A delivery's record, or what is left of it.
+    pub fn record(&self, delivery: Delivery, erased: bool) -> Arc<Record> {
+        let record = &self.deliveries[delivery as usize].record;
+        if erased { Arc::new(record.erased()) } else { record.clone() }
+    }
+
+    /// The first waiting event of the lane that was written before that.
+    pub fn waits(&self, lane: Lane, before: Timestamp) -> Option<Delivery> {
+        let row = self.lanes.get(&lane)?;
+        let older = |of: &&Delivery| self.deliveries[**of as usize].record.head.created_at < before;
+        row.events.values().find(older).copied()
     }
 
     fn head(&self, row: &LaneRow) -> Option<ParkedEvent> {

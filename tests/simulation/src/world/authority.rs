@@ -43,6 +43,11 @@ pub(crate) struct Asked {
 impl World {
     /// A reconciler looks for unknowns whose time has come.
     pub(super) fn reconcile(&mut self) {
+        if self.is_store_away() {
+            let wait = self.store_back();
+            self.at(self.now + wait, Happening::Reconcile);
+            return;
+        }
         let unknowns = self.store.unknown_ends();
         self.desk.rows.retain(|delivery, _| unknowns.iter().any(|(held, ..)| held == delivery));
         for (delivery, attempts, ended) in unknowns {
@@ -99,6 +104,9 @@ impl World {
 
     /// The answer is written, if it still is one to this unknown.
     pub(super) fn answered(&mut self, asked: Asked, verdict: Option<Verdict>) {
+        if self.is_store_away() {
+            return; // the claim ends by itself
+        }
         let Asked { delivery, attempts, claim } = asked;
         let head = self.store.unknown_head(delivery);
         let waits = head.is_some_and(|head| head.attempts == attempts);

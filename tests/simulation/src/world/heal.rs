@@ -8,7 +8,8 @@ use laneway_lane::EndpointState;
 impl World {
     pub(super) fn heal(&mut self) {
         self.phase = Phase::Healed;
-        self.store_slow_until = 0;
+        (self.store_slow_until, self.store_away_until) = (0, 0);
+        self.make_topic();
         for instance in 0..self.processes.len() {
             let process = &mut self.processes[instance];
             (process.crash_at_step, process.crash_at_commit) = (false, false);
@@ -18,6 +19,7 @@ impl World {
             }
             if self.now < self.processes[instance].paused_until {
                 self.processes[instance].paused_until = self.now;
+                self.wake_early(instance);
                 self.resume(instance);
             }
         }
@@ -68,8 +70,13 @@ impl World {
             let commands = self.store.commands.iter().filter(|command| !command.done).count();
             let settled = self.store.settled_count() == self.made as usize;
             let (parked, intents) = (self.store.parked_count(), self.store.intent_count());
-            let drained =
-                done && settled && lag == 0 && commands == 0 && parked == 0 && intents == 0;
+            let drained = self.is_erased()
+                && done
+                && settled
+                && lag == 0
+                && commands == 0
+                && parked == 0
+                && intents == 0;
             if drained || self.now > self.phase_until {
                 self.log(Event::Over { drained, parked, intents, commands, lag });
                 self.over = true;

@@ -23,27 +23,48 @@ impl World {
                 }
             }
         }
-        if self.plan.has(Fault::Garbage) && self.producer.chance(8) {
+        if self.plan.has(Fault::Garbage) && self.producer.chance(8) && !self.kafka.gone {
             let partition = self.producer.range(0, i64::from(self.plan.partitions) - 1) as u32;
-            let offset = self.append(partition, None);
-            self.faults += 1;
-            self.log(Event::Garbage { partition, offset });
+            self.write_garbage(partition);
         }
-        if self.plan.has(Fault::Republish) && self.producer.chance(12) {
+        if self.plan.has(Fault::Republish) && self.producer.chance(12) && !self.kafka.gone {
             self.republish();
         }
         let left = i64::from(self.plan.deliveries.saturating_sub(self.made)) + 1;
         let step = (self.plan.heal_at - self.now).max(0) / left + 1;
-        let next = self.now + self.producer.range(1, 2 * step);
+        // Past the healing only what the relay could not take is left.
+        let least = if step == 1 && self.plan.has(Fault::LogLoss) { 50 } else { 1 };
+        let next = self.now + self.producer.range(least, 2 * step.max(least));
         if self.made < self.plan.deliveries || next < self.plan.heal_at {
             self.at(next, Happening::Produce);
         }
+    }
+
+    /// Somebody else writes to the topic.
+    fn write_garbage(&mut self, partition: Partition) {
+        // A stranger's record in the place of a lost one would hide the loss: a known limit.
+        if self.hides_loss(partition) {
+            return;
+        }
+        let offset = self.append(partition, None, self.store.topology.generation);
+        self.faults += 1;
+        self.log(Event::Garbage { partition, offset });
+    }
+
+    /// Whether the log ends before something that was acknowledged or read, and nobody has noticed yet.
+    fn hides_loss(&self, partition: Partition) -> bool {
+        let end = self.end(partition);
+        let read = self.store.owners[partition as usize].next_offset;
+        self.store.topology.marks[partition as usize] >= end || read > end
     }
 
     fn produce_new(&mut self) {
         let lanes = self.plan.lanes.len();
         let slot = self.producer.index(lanes).min(self.producer.index(lanes));
         let plan = &self.plan.lanes[slot];
+        if !self.publishes(plan.endpoint) {
+            return; // its relay has to look first
+        }
         let index = self.made;
         self.made += 1;
         let time = 1_000 + u128::from(index);
@@ -87,19 +108,11 @@ impl World {
             partition,
             slot,
             rejected: self.producer.chance(self.plan.rejects),
+            erased: false,
         };
         self.store.by_id.insert(id, index);
         self.store.deliveries.push(info);
-        let endpoint = self.plan.lanes[slot].endpoint as u32;
-        let offset = self.append(partition, Some(index));
-        self.log(Event::Produced {
-            partition,
-            offset,
-            delivery: index,
-            lane,
-            endpoint,
-            first: true,
-        });
+        self.publish_new(index);
     }
 
     /// The relay lost a cursor's save and publishes a stretch of the partition again.
@@ -116,17 +129,24 @@ impl World {
             records[from..to.min(records.len())].iter().filter_map(|r| r.delivery).collect();
         self.faults += 1;
         for delivery in stretch {
-            let info = &self.store.deliveries[delivery as usize];
-            let (lane, endpoint) = (info.lane, info.endpoint as u32);
-            let offset = self.append(partition, Some(delivery));
-            self.log(Event::Produced { partition, offset, delivery, lane, endpoint, first: false });
+            self.send_again(delivery);
         }
     }
 
-    fn append(&mut self, partition: Partition, delivery: Option<Delivery>) -> i64 {
+    pub(super) fn append(
+        &mut self,
+        partition: Partition,
+        delivery: Option<Delivery>,
+        generation: u64,
+    ) -> i64 {
         let gap = if self.producer.chance(6) { self.producer.range(1, 4) } else { 0 };
+        let gap = if self.hides_loss(partition) { 0 } else { gap };
         let offset = self.end(partition) + gap;
-        self.topic[partition as usize].push(LogRecord { offset, delivery, early: None });
+        let erased = delivery.is_some_and(|of| self.store.deliveries[of as usize].erased)
+            && !self.slips(Slip::ErasedNotMarked);
+        let record = LogRecord { offset, delivery, generation, erased, skip: false, early: None };
+        self.topic[partition as usize].push(record);
+        self.kafka.end[partition as usize] = offset + 1;
         for instance in 0..self.processes.len() {
             self.kick(instance, partition);
         }
@@ -135,7 +155,7 @@ impl World {
 
     /// The offset behind the last record.
     pub(crate) fn end(&self, partition: Partition) -> i64 {
-        self.topic[partition as usize].last().map_or(0, |record| record.offset + 1)
+        self.kafka.end[partition as usize]
     }
 
     /// Records as the core wants them.
@@ -147,12 +167,13 @@ impl World {
                 reason: "bad_head",
                 raw: Bytes::from_static(b"?"),
             },
+            Some(_) if record.skip => Incoming::Skip { offset: record.offset },
             Some(delivery) => {
                 let info = &self.store.deliveries[delivery as usize];
                 let now = *known.next().expect("one fact for each delivery of an intake");
                 Incoming::Delivery {
                     offset: record.offset,
-                    record: info.record.clone(),
+                    record: self.store.record(delivery, record.erased),
                     lane: info.lane_id,
                     known: record.early.unwrap_or(now),
                 }

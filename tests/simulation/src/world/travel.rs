@@ -18,6 +18,7 @@ impl World {
         timeout: Duration,
         probe: bool,
         lease_left: i64,
+        empty: bool,
     ) {
         let delivery = self.store.by_id[&ticket.delivery];
         let request = self.travels.len() as Request;
@@ -45,6 +46,7 @@ impl World {
             probe,
             deadline,
             lease_left,
+            empty,
         });
         let endpoint = self.store.deliveries[delivery as usize].endpoint;
         let mood = receiver::mood(&self.plan, self.phase, endpoint, self.now);
