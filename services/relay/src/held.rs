@@ -1,10 +1,10 @@
 //! Letting held rows follow, in row order within each lane, a few of each lane at a time.
 
-use crate::plan::Plan;
-use crate::publish::{PublishError, Published};
+use crate::publish::PublishError;
 use crate::route::Delivery;
 use crate::shard::ShardTask;
 use crate::topic::Topic;
+use laneway_lane::relay::{Plan, Published, PublishedAt};
 use laneway_store::Error;
 use laneway_store::relay::{self, HeldRow, HoldReason, Leave};
 use std::collections::{BTreeSet, HashMap};
@@ -75,7 +75,11 @@ pub(crate) async fn round(
     let left = published
         .acked
         .iter()
-        .map(|&(index, partition, offset)| Leave { held: found[index], partition, offset })
+        .map(|&PublishedAt { index, partition, offset }| Leave {
+            held: found[index],
+            partition,
+            offset,
+        })
         .collect();
     Ok(Some(Round { published, left }))
 }

@@ -13,17 +13,15 @@
 //!   meanwhile, and other sources go on.
 //! * The broker refuses one record for itself: it is held, visibly, and so is what comes behind it in its lane.
 //! * The log is lost (topic made again, acknowledged offsets gone): the generation is raised and every shard goes back
-//!   to the first batch that was touched (`topic`, `back`).
+//!   to the first batch that was touched (`topic`).
 //! * A source is restored from a dump: its transactions begin anew, which is seen, and all of its outbox is published
 //!   again.
 
-mod back;
 mod care;
 mod config;
 mod error;
 mod held;
 mod metrics;
-mod plan;
 mod publish;
 mod route;
 mod shard;

@@ -1,16 +1,14 @@
 //! Sending a page's chains: all chains at once, within a chain one after the other (wave rule), every acknowledgement
 //! compared with the mark as it was before the page was sent.
 
-use crate::plan::Plan;
 use crate::route::Delivery;
 use crate::topic::{Suspicion, Topic, Topics};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use laneway_bus::{BusError, Producer};
+use laneway_lane::relay::{Chain, Plan, Published, is_lost};
 use laneway_platform::failpoint;
 use laneway_store::relay::{HoldReason, OutboxRow};
-use laneway_store::topology::Acked;
 use laneway_wire::record::{Head, Record};
-use std::collections::BTreeMap;
 
 /// Why a page was not published: its shard starts again from the stored cursor.
 #[derive(Debug, thiserror::Error)]
@@ -21,32 +19,6 @@ pub(crate) enum PublishError {
     /// The producer or the topic refuses everything.
     #[error("records are not acknowledged")]
     Bus(#[from] BusError),
-}
-
-/// What became of a page.
-#[derive(Debug, Default)]
-pub(crate) struct Published {
-    /// Acknowledged deliveries (index, partition, offset).
-    pub(crate) acked: Vec<(usize, u32, i64)>,
-    /// Refused ones and what stood behind them in their chains, to be held.
-    pub(crate) held: Vec<(usize, HoldReason)>,
-}
-
-impl Published {
-    /// Lowest and highest acknowledged offset by partition, in order of partition.
-    pub(crate) fn by_partition(&self) -> Vec<Acked> {
-        let mut partitions: BTreeMap<u32, Acked> = BTreeMap::new();
-        for &(_, partition, offset) in &self.acked {
-            partitions
-                .entry(partition)
-                .and_modify(|acked| {
-                    acked.low = acked.low.min(offset);
-                    acked.high = acked.high.max(offset);
-                })
-                .or_insert(Acked { partition, low: offset, high: offset });
-        }
-        partitions.into_values().collect()
-    }
 }
 
 /// What a record says beside its row and delivery.
@@ -74,9 +46,7 @@ pub(crate) async fn publish(
         .collect();
     let mut all = Published::default();
     while let Some(chain) = chains.next().await {
-        let chain = chain?;
-        all.acked.extend(chain.acked);
-        all.held.extend(chain.held);
+        all.add(chain?);
     }
     Ok(all)
 }
@@ -88,10 +58,10 @@ async fn send_chain(
     stamp: Stamp<'_>,
     rows: &[OutboxRow],
     deliveries: &[Delivery],
-    chain: &[usize],
+    links: &[usize],
 ) -> Result<Published, PublishError> {
-    let mut done = Published::default();
-    for (place, &index) in chain.iter().enumerate() {
+    let mut chain = Chain::new(links);
+    while let Some(index) = chain.to_send() {
         let delivery = &deliveries[index];
         let partition = topic.partition(delivery.lane.bucket());
         let value = record(stamp, &rows[delivery.row], delivery).encode();
@@ -105,12 +75,12 @@ async fn send_chain(
         }
         match acked {
             Ok(acked) => {
-                if marks.get(partition as usize).is_some_and(|mark| acked.offset <= *mark) {
+                if marks.get(partition as usize).is_some_and(|mark| is_lost(*mark, acked.offset)) {
                     let generation = topic.generation;
                     topics.suspect(Suspicion::Lost { generation, partition, offset: acked.offset });
                     return Err(PublishError::Lost);
                 }
-                done.acked.push((index, partition, acked.offset));
+                chain.acked(partition, acked.offset);
             }
             // Refused for itself: it is held, and so is what comes behind it.
             Err(error) if error.is_too_large() => {
@@ -118,10 +88,7 @@ async fn send_chain(
                     row = rows[delivery.row].id, endpoint = %delivery.endpoint, bytes = value.len(),
                     "the broker refuses a record for its size, holding it"
                 );
-                done.held.push((index, HoldReason::Size));
-                let behind = chain[place + 1..].iter().map(|index| (*index, HoldReason::Behind));
-                done.held.extend(behind);
-                break;
+                chain.refused(HoldReason::Size);
             }
             Err(error) => {
                 if error.is_fatal() {
@@ -131,7 +98,7 @@ async fn send_chain(
             }
         }
     }
-    Ok(done)
+    Ok(chain.finish())
 }
 
 async fn send(

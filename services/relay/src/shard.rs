@@ -3,13 +3,12 @@
 //!
 //! Memory never decides: after any error or change of the topic the shard starts again from its stored cursor.
 
-use crate::back::first_lost_entry;
 use crate::held::RoundError;
-use crate::plan::plan;
-use crate::publish::{PublishError, Published, publish};
+use crate::publish::{PublishError, publish};
 use crate::route::Delivery;
 use crate::source::Shared;
 use crate::topic::Topic;
+use laneway_lane::relay::{Back, Plan, Published, Step, look_back, plan};
 use laneway_platform::patience::Backoff;
 use laneway_platform::service::Chain;
 use laneway_platform::{clock, failpoint, trace};
@@ -155,17 +154,18 @@ impl ShardTask {
         let Some(mut cursor) = relay::cursor_load(&pool, &lease).await? else {
             return Ok(Stop::Fenced);
         };
-        if cursor.restored {
-            return self.restore(topic).await;
-        }
-        if topic.generation != cursor.generation {
-            if !self.look_back(topic, &cursor).await? {
-                return Ok(Stop::Fenced);
+        match cursor.step(topic.generation) {
+            Step::Restore => return self.restore(topic).await,
+            Step::LookBack => {
+                if !self.look_back(topic, &cursor).await? {
+                    return Ok(Stop::Fenced);
+                }
+                match relay::cursor_load(&pool, &lease).await? {
+                    Some(moved) => cursor = moved,
+                    None => return Ok(Stop::Fenced),
+                }
             }
-            match relay::cursor_load(&pool, &lease).await? {
-                Some(moved) => cursor = moved,
-                None => return Ok(Stop::Fenced),
-            }
+            Step::Read => {}
         }
         relay::held_reconsider(&pool, &lease, self.shared.tenants_listed()).await?;
         let holds = relay::held_any(&pool, lease.shard).await?;
@@ -175,8 +175,7 @@ impl ShardTask {
             if let Some(stop) = self.batch(topic, &mut course).await? {
                 return Ok(stop);
             }
-            if course.cursor.entry < course.cursor.last_entry {
-                let entry = course.cursor.entry + 1;
+            if let Some(entry) = course.cursor.again() {
                 if !relay::batch_reopen(&pool, &lease, entry, topic.map.version).await? {
                     return Ok(Stop::Fenced);
                 }
@@ -216,7 +215,10 @@ impl ShardTask {
             page = next?;
             if !page.rows.is_empty() {
                 failpoint::hit("relay.between_pages");
-                if course.holds && clock::monotonic() >= course.next_round {
+                if course.holds
+                    && course.cursor.held_may_follow()
+                    && clock::monotonic() >= course.next_round
+                {
                     if self.held_round(topic, course).await?.is_none() {
                         return Ok(Some(Stop::Again));
                     }
@@ -273,18 +275,17 @@ impl ShardTask {
             return Ok(Some(Stop::Again));
         }
         let mut held: Vec<Hold> = Vec::with_capacity(plan.held.len() + published.held.len());
-        for &(index, reason) in plan.held.iter().chain(&published.held) {
+        for (index, reason) in published.held_with(&plan) {
             let delivery = &deliveries[index];
             let row = &rows[delivery.row];
             let (lane, endpoint, mode) = (delivery.lane, delivery.endpoint, delivery.mode);
             held.push(Hold { lane, row: row.id, endpoint, tenant: row.tenant, mode, reason });
         }
-        let kept = published.acked.len() + held.len();
         let invariants = &shared.metrics.invariants;
         invariants.hold(
             "P4",
             "the cursor passes a delivery that is neither acknowledged nor held",
-            kept == deliveries.len(),
+            published.covers(&plan, deliveries.len()),
         );
         let forward = last_id >= course.cursor.last_id;
         invariants.hold("P4", "the cursor goes back within a batch", forward);
@@ -312,7 +313,7 @@ impl ShardTask {
         topic: &Arc<Topic>,
         rows: &[OutboxRow],
         deliveries: &[Delivery],
-        plan: &crate::plan::Plan,
+        plan: &Plan,
     ) -> Result<Option<Published>, PublishError> {
         let shared = &self.shared;
         tokio::select! {
@@ -363,11 +364,7 @@ impl ShardTask {
                 relay::acks_of(pool, shard, entry, generation, topic.partitions).await?
             }
         };
-        for &(_, partition, offset) in &published.acked {
-            if let Some(acked) = acks.acked.get_mut(partition as usize) {
-                *acked = Some(acked.map_or(offset, |known| known.max(offset)));
-            }
-        }
+        acks.add(published);
         Ok(course.acks.insert(acks))
     }
 
@@ -442,25 +439,24 @@ impl ShardTask {
 
     /// Goes back to the first batch that a loss since the cursor's generation has touched. False: fenced.
     async fn look_back(&self, topic: &Topic, cursor: &Cursor) -> Result<bool, Error> {
-        if topic.generation < cursor.generation {
-            // Another process knows of a later one: ours follows.
-            self.shared.topics.look();
-            self.shared.topics.changed_within(topic, TOPIC_WAIT).await;
-            return Ok(true);
-        }
-        let mut fences = topology::fences_after(&self.shared.control, 0).await?;
-        fences.retain(|fence| fence.generation <= topic.generation);
+        let fences = topology::fences_after(&self.shared.control, 0).await?;
         let acks = relay::acks_all(&self.shared.pool, self.lease.shard).await?;
-        // Never forward: what lies ahead of a cursor that goes over its history is published again anyway.
-        let to = first_lost_entry(&acks, &fences, cursor.generation)
-            .filter(|entry| *entry <= cursor.entry);
-        if let Some(to) = to {
-            self.shared.went_back.inc();
-            tracing::warn!(
-                source = %self.shared.name, shard = self.lease.shard.0, entry = to, from = cursor.entry,
-                generation = topic.generation, "going back to publish again what was lost"
-            );
-        }
+        let to = match look_back(cursor, topic.generation, &acks, &fences) {
+            Back::Wait => {
+                self.shared.topics.look();
+                self.shared.topics.changed_within(topic, TOPIC_WAIT).await;
+                return Ok(true);
+            }
+            Back::Nowhere => None,
+            Back::To(to) => {
+                self.shared.went_back.inc();
+                tracing::warn!(
+                    source = %self.shared.name, shard = self.lease.shard.0, entry = to, from = cursor.entry,
+                    generation = topic.generation, "going back to publish again what was lost"
+                );
+                Some(to)
+            }
+        };
         relay::cursor_go_back(&self.shared.pool, &self.lease, topic.generation, to).await
     }
 

@@ -5,6 +5,7 @@ use crate::Error;
 use crate::config::Relay;
 use crate::metrics::Metrics;
 use laneway_bus::{Admin, BusError, Connection, FORGOTTEN, Producer, ProducerSettings};
+use laneway_lane::relay::losses;
 use laneway_platform::admin::Probe;
 use laneway_platform::service::Chain;
 use laneway_store::Pool;
@@ -267,25 +268,22 @@ impl Watch {
             return Ok(Found::Unusable);
         }
         let topic_id = found.id();
-        let (reason, lost) = if topic_id == stored.topic_id {
-            let ends = self.admin.all_offsets(&self.topic, stored.partitions).await?;
-            let mut lost: Vec<(u32, i64)> = (0u32..)
-                .zip(marks.iter().zip(&ends))
-                .filter(|(_, (mark, (_, end)))| end <= mark)
-                .map(|(partition, (_, (_, end)))| (partition, *end))
-                .collect();
-            lost.extend(suspicions.iter().filter_map(|suspicion| match suspicion {
-                Suspicion::Lost { generation, partition, offset }
-                    if *generation == stored.generation =>
-                {
-                    Some((*partition, *offset))
-                }
-                _ => None,
-            }));
-            (Reason::LogLost, lost)
-        } else {
-            (Reason::Recreated, (0..stored.partitions).map(|partition| (partition, 0)).collect())
-        };
+        let recreated = topic_id != stored.topic_id;
+        let mut ends = Vec::new();
+        if !recreated {
+            let offsets = self.admin.all_offsets(&self.topic, stored.partitions).await?;
+            ends.extend(offsets.into_iter().map(|(_, end)| end));
+        }
+        let suspected = suspicions.iter().filter_map(|suspicion| match suspicion {
+            Suspicion::Lost { generation, partition, offset }
+                if *generation == stored.generation =>
+            {
+                Some((*partition, *offset))
+            }
+            _ => None,
+        });
+        let lost = losses(recreated, &marks, &ends, suspected);
+        let reason = if recreated { Reason::Recreated } else { Reason::LogLost };
         if lost.is_empty() {
             return Ok(Found::Whole);
         }

@@ -1,4 +1,4 @@
-//! Pure: the state machine of lanes (design section 5).
+//! Pure: the state machine of lanes (design section 5), and what decides in the relay ([`relay`], design section 4).
 //!
 //! [`Core`] takes time and events as values and gives effects as values, in an order that means something: record
 //! before send, send before acknowledge. No IO, no async, no clock, no randomness, no logging; equal inputs give
@@ -38,6 +38,7 @@ mod loads;
 mod mutant;
 mod outcome;
 mod partition;
+pub mod relay;
 mod schedule;
 mod shared;
 mod window;

@@ -2,6 +2,7 @@
 //! which partition a bucket is in (design section 3 "Position", section 4 "Loss of the log").
 
 use crate::{Error, Pool};
+pub use laneway_lane::relay::{Acked, Fence};
 use laneway_wire::BUCKETS;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
@@ -17,17 +18,6 @@ pub struct Generation {
     pub topic_id: String,
     /// How many partitions it has.
     pub partitions: u32,
-}
-
-/// Where a generation's loss begins: from `first_lost` on, records stamped with an older generation complete unsent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fence {
-    /// The generation that began with the loss.
-    pub generation: u64,
-    /// The partition.
-    pub partition: u32,
-    /// The first lost offset.
-    pub first_lost: i64,
 }
 
 /// Why a generation is raised.
@@ -310,17 +300,6 @@ pub async fn marks(pool: &Pool, generation: u64, partitions: u32) -> Result<Vec<
         }
     }
     Ok(marks)
-}
-
-/// What was acknowledged in one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Acked {
-    /// The partition.
-    pub partition: u32,
-    /// The lowest offset.
-    pub low: i64,
-    /// The highest offset.
-    pub high: i64,
 }
 
 /// Raises marks (each partition at most once) and gives what they now are; a mark never falls. Durable when this

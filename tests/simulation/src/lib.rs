@@ -4,6 +4,7 @@
 //! * [`plan`]: what a seed decides in advance; * [`world`]: what happens; `shell`: what a process does by contract;
 //!   `nemesis`: what goes wrong; [`store`], `receiver`: the parts around;
 //! * [`event`]: the log; [`book`]: what follows from it; [`check`]: one checker per promise, fed by the log only;
+//! * [`relay`]: the same for the relay's rules, in a world of its own;
 //! * [`run`]: many seeds on all processors, replay and shrinking; [`mutants`]: planted faults and who catches them.
 //!
 //! Checks carry the numbers of the design: P1–P13 (design section 1), I1–I54 (reliability).
@@ -16,6 +17,7 @@ pub mod mutants;
 mod nemesis;
 pub mod plan;
 mod receiver;
+pub mod relay;
 mod rng;
 pub mod run;
 mod shell;

@@ -1,8 +1,9 @@
 //! The simulator's command: `run`, `replay`, `mutants`. The last line of `run` is one JSON object.
 
 use anyhow::{Context, Result, bail};
+use laneway_simulation::journal::Breach;
 use laneway_simulation::plan::{Plan, Spec};
-use laneway_simulation::{mutants, run};
+use laneway_simulation::{mutants, relay, run};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -10,6 +11,7 @@ use std::time::Instant;
 const USAGE: &str = "usage:
   laneway-simulation run --seeds N [--from S] [--threads T] [--stop-after B]
   laneway-simulation replay --seed S [--without BITS] [--deliveries N] [--lines L] [--no-shrink] [--mutant NAME]
+  laneway-simulation replay --relay --seed S [--lines L] [--mutant NAME]
   laneway-simulation mutants [--from S] [--seeds N] [--write FILE]";
 
 /// `--name value` and `--flag` arguments.
@@ -65,12 +67,19 @@ fn many(args: &Args, out: &mut impl Write) -> Result<()> {
     let threads = args.number("--threads", threads)? as usize;
     let stop_after = args.number("--stop-after", 20)? as usize;
     let (from, seeds) = (args.number("--from", 0)?, args.number("--seeds", 2_000)?);
-    let total = run::many(from, seeds, threads, stop_after, None);
-    for (seed, breach) in &total.breaches {
-        writeln!(out, "seed {seed}: {} at {} ms: {}", breach.checker, breach.at, breach.what)?;
+    let mut total = run::many(from, seeds, threads, stop_after, None);
+    let relays = run::many_relay(from, seeds, threads, stop_after);
+    for (of, part) in [("", &total), ("relay ", &relays)] {
+        for (seed, breach) in &part.breaches {
+            let Breach { checker, at, what } = breach;
+            writeln!(out, "{of}seed {seed}: {checker} at {at} ms: {what}")?;
+        }
     }
+    let relay_schedules = relays.schedules;
+    total.add(relays);
     let line = serde_json::json!({
         "schedules": total.schedules,
+        "relay_schedules": relay_schedules,
         "breaches": total.breaches.len(),
         "deliveries": total.deliveries,
         "requests": total.requests,
@@ -95,6 +104,9 @@ fn replay(args: &Args, out: &mut impl Write) -> Result<()> {
                 .with_context(|| format!("no planted fault is called {name}"))?,
         ),
     };
+    if args.has("--relay") {
+        return replay_relay(seed, planted, args, out);
+    }
     let mut spec = Spec {
         seed,
         without: args.number("--without", 0)? as u32,
@@ -116,6 +128,28 @@ fn replay(args: &Args, out: &mut impl Write) -> Result<()> {
     match &report.breach {
         Some(breach) => bail!("{} at {} ms: {}", breach.checker, breach.at, breach.what),
         None => writeln!(out, "no breach").map_err(Into::into),
+    }
+}
+
+fn replay_relay(
+    seed: u64,
+    planted: Option<mutants::Planted>,
+    args: &Args,
+    out: &mut impl Write,
+) -> Result<()> {
+    let planted = match planted {
+        None => None,
+        Some(mutants::Planted::Relay(planted)) => Some(planted),
+        Some(other) => bail!("{} is no fault of the relay", other.name()),
+    };
+    let report = relay::one(seed, true, planted);
+    let most = args.number("--lines", 120)? as usize;
+    for (at, event) in &report.log[report.log.len().saturating_sub(most)..] {
+        writeln!(out, "{at:>8} {event:?}")?;
+    }
+    match &report.breach {
+        Some(breach) => bail!("{} at {} ms: {}", breach.checker, breach.at, breach.what),
+        None => writeln!(out, "no breach; history {:016x}", report.hash).map_err(Into::into),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Planted faults: each rule of the core broken on purpose, and which checker sees it how soon.
 
-use crate::run;
+use crate::{relay, run};
 use laneway_lane::{Core, Limits};
 use std::fmt::Write;
 
@@ -108,13 +108,16 @@ pub enum Planted {
     Core(Mutant),
     /// In the shell.
     Shell(Slip),
+    /// In the relay.
+    Relay(relay::Planted),
 }
 
 impl Planted {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
         let core = Mutant::ALL.into_iter().map(Self::Core);
-        core.chain(Slip::ALL.into_iter().map(Self::Shell))
+        let shell = Slip::ALL.into_iter().map(Self::Shell);
+        core.chain(shell).chain(relay::Planted::all().map(Self::Relay))
     }
 
     /// Its name alone.
@@ -122,6 +125,8 @@ impl Planted {
         match self {
             Self::Core(mutant) => format!("{mutant:?}"),
             Self::Shell(slip) => format!("{slip:?}"),
+            Self::Relay(relay::Planted::Rule(mutant)) => format!("{mutant:?}"),
+            Self::Relay(relay::Planted::Shell(slip)) => format!("{slip:?}"),
         }
     }
 }
@@ -149,8 +154,11 @@ pub fn hunt(from: u64, most: u64) -> Vec<Kill> {
         .map(|planted| {
             // An assertion inside the core does not count: it is not there in production.
             let first = (0..most).find_map(|n| {
-                let report = run::one(crate::plan::Spec::of(from + n), false, Some(planted));
-                let breach = report.breach.filter(|breach| breach.checker != "panic")?;
+                let breach = match planted {
+                    Planted::Relay(planted) => relay::one(from + n, false, Some(planted)).breach,
+                    _ => run::one(crate::plan::Spec::of(from + n), false, Some(planted)).breach,
+                };
+                let breach = breach.filter(|breach| breach.checker != "panic")?;
                 Some((n + 1, breach.checker, breach.what))
             });
             Kill { planted, first }
@@ -161,12 +169,13 @@ pub fn hunt(from: u64, most: u64) -> Vec<Kill> {
 /// The table for docs/mutants.md.
 pub fn table(kills: &[Kill]) -> String {
     let mut text = String::from(
-        "# Planted faults\n\nRules of the core and of the shell broken on purpose, one at a time; the checker of the simulator that saw it first, and how many schedules that\ntook. Written by `cargo run -p laneway-simulation --release -- mutants --write docs/mutants.md`; `cargo test -p\nlaneway-simulation` holds that each is caught.\n\n| in | fault | checker | schedules | what it saw |\n|---|---|---|---|---|\n",
+        "# Planted faults\n\nRules of the core, of the shell and of the relay broken on purpose, one at a time; the checker of the simulator that saw it first, and how many schedules that\ntook. Written by `cargo run -p laneway-simulation --release -- mutants --write docs/mutants.md`; `cargo test -p\nlaneway-simulation` holds that each is caught.\n\n| in | fault | checker | schedules | what it saw |\n|---|---|---|---|---|\n",
     );
     for Kill { planted, first } in kills {
         let (place, name) = match planted {
             Planted::Core(_) => ("core", planted.name()),
             Planted::Shell(_) => ("shell", planted.name()),
+            Planted::Relay(_) => ("relay", planted.name()),
         };
         let row = match first {
             Some((schedules, checker, what)) => {

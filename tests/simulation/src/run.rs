@@ -4,6 +4,7 @@ use crate::event::{Event, Time};
 use crate::journal::Breach;
 use crate::mutants::Planted;
 use crate::plan::{Fault, Spec};
+use crate::relay;
 use crate::world::{Report, World};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +26,18 @@ pub struct Summary {
     pub faults: u64,
     /// Virtual time, ms.
     pub virtual_ms: u64,
+}
+
+impl Summary {
+    /// Takes another in.
+    pub fn add(&mut self, other: Self) {
+        self.schedules += other.schedules;
+        self.breaches.extend(other.breaches);
+        self.deliveries += other.deliveries;
+        self.requests += other.requests;
+        self.faults += other.faults;
+        self.virtual_ms += other.virtual_ms;
+    }
 }
 
 /// Runs one schedule; a panic of the core is a breach too.
@@ -56,6 +69,41 @@ pub fn many(
     stop_after: usize,
     planted: Option<Planted>,
 ) -> Summary {
+    spread(from, count, threads, stop_after, |seed| {
+        let report = one(Spec::of(seed), false, planted);
+        Summary {
+            schedules: 1,
+            breaches: report.breach.map(|breach| (seed, breach)).into_iter().collect(),
+            deliveries: report.deliveries,
+            requests: report.requests,
+            faults: report.faults,
+            virtual_ms: report.virtual_ms,
+        }
+    })
+}
+
+/// The same of the relay.
+pub fn many_relay(from: u64, count: u64, threads: usize, stop_after: usize) -> Summary {
+    spread(from, count, threads, stop_after, |seed| {
+        let report = relay::one(seed, false, None);
+        Summary {
+            schedules: 1,
+            breaches: report.breach.map(|breach| (seed, breach)).into_iter().collect(),
+            deliveries: report.deliveries,
+            requests: 0,
+            faults: report.faults,
+            virtual_ms: report.virtual_ms,
+        }
+    })
+}
+
+fn spread(
+    from: u64,
+    count: u64,
+    threads: usize,
+    stop_after: usize,
+    run: impl Fn(u64) -> Summary + Sync,
+) -> Summary {
     let next = AtomicU64::new(from);
     let stop = AtomicBool::new(false);
     let total = Mutex::new(Summary::default());
@@ -67,18 +115,11 @@ pub fn many(
                     if seed >= from.saturating_add(count) {
                         break;
                     }
-                    let report = one(Spec::of(seed), false, planted);
+                    let one = run(seed);
                     let mut total = total.lock().unwrap_or_else(|poison| poison.into_inner());
-                    total.schedules += 1;
-                    total.deliveries += report.deliveries;
-                    total.requests += report.requests;
-                    total.faults += report.faults;
-                    total.virtual_ms += report.virtual_ms;
-                    if let Some(breach) = report.breach {
-                        total.breaches.push((seed, breach));
-                        if total.breaches.len() >= stop_after {
-                            stop.store(true, Ordering::Relaxed);
-                        }
+                    total.add(one);
+                    if total.breaches.len() >= stop_after {
+                        stop.store(true, Ordering::Relaxed);
                     }
                 }
             });

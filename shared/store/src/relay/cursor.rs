@@ -2,46 +2,12 @@
 //! or `false` means: fenced, another relay owns the shard.
 
 use super::held::HeldColumns;
-use super::{Hold, Lease, Shard, Snapshot, millis};
+use super::{Cursor, EntryAcks, Hold, Lease, Shard, Snapshot, millis};
 use crate::topology::{big, db_big};
 use crate::{Error, Pool};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use std::time::Duration;
-
-/// Where a shard stands: its present batch is what `s2` sees and `s1` does not, done up to `last_id`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cursor {
-    /// Where the batch begins; none for the batch after a logical restore, which is every row up to `floor_id`.
-    pub s1: Option<Snapshot>,
-    /// Where it ends.
-    pub s2: Snapshot,
-    /// Rows up to this id are no part of any batch by snapshot.
-    pub floor_id: i64,
-    /// Rows of the batch up to this id are acknowledged or held.
-    pub last_id: i64,
-    /// Entry of the history that the batch belongs to.
-    pub entry: u64,
-    /// Last entry of the history: beyond `entry` if the shard publishes again what it has published before.
-    pub last_entry: u64,
-    /// Generation of the topic up to which losses have been looked at; 0 before the first.
-    pub generation: u64,
-    /// Version that the batch is routed by.
-    pub subscription_version: u64,
-    /// Whether the server is another one than the snapshots speak of, or has begun its transactions anew.
-    pub restored: bool,
-}
-
-/// Highest acknowledged offset by partition of one entry's records in one generation; none: nothing acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntryAcks {
-    /// The entry.
-    pub entry: u64,
-    /// The generation.
-    pub generation: u64,
-    /// By partition.
-    pub acked: Vec<Option<i64>>,
-}
 
 /// Reads where a shard stands; never trust memory after a lost connection.
 pub async fn cursor_load(pool: &Pool, lease: &Lease) -> Result<Option<Cursor>, Error> {
@@ -65,7 +31,7 @@ pub async fn cursor_load(pool: &Pool, lease: &Lease) -> Result<Option<Cursor>, E
             s1: row
                 .try_get::<Option<String>, _>(0)
                 .map_err(Error::doing(DOING))?
-                .map(Snapshot::parse)
+                .map(|text| super::snapshot(&text))
                 .transpose()?,
             s2: snapshot(&row, 1, DOING)?,
             floor_id: row.try_get(2).map_err(Error::doing(DOING))?,
@@ -75,6 +41,7 @@ pub async fn cursor_load(pool: &Pool, lease: &Lease) -> Result<Option<Cursor>, E
             generation: big(&row, 6, DOING)?,
             subscription_version: big(&row, 7, DOING)?,
             restored: row.try_get(8).map_err(Error::doing(DOING))?,
+            opened: false,
         })
     })
     .transpose()
@@ -133,6 +100,7 @@ pub async fn batch_open(
             generation: big(&row, 4, DOING)?,
             subscription_version: version,
             restored: false,
+            opened: true,
         })
     })
     .transpose()
@@ -379,5 +347,5 @@ pub async fn generation_looked_at(pool: &Pool) -> Result<u64, Error> {
 }
 
 fn snapshot(row: &PgRow, at: usize, doing: &'static str) -> Result<Snapshot, Error> {
-    Snapshot::parse(row.try_get(at).map_err(Error::doing(doing))?)
+    super::snapshot(row.try_get(at).map_err(Error::doing(doing))?)
 }

@@ -1,7 +1,7 @@
 //! Deliveries that the cursor has passed without publishing them. They leave in row order within their lane; one that
 //! has left is kept as long as its entry's history, so that a cursor that goes back can hold it again.
 
-use super::{EntryAcks, Lease, Shard};
+use super::{EntryAcks, HoldReason, Lease, Shard};
 use crate::topology::{big, db_big, db_int};
 use crate::{Error, Pool};
 use laneway_wire::{EndpointId, LaneId, LaneMode, TenantId};
@@ -9,34 +9,6 @@ use sqlx::Row;
 use std::collections::HashSet;
 use std::time::Duration;
 use uuid::Uuid;
-
-/// Why a delivery is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HoldReason {
-    /// The rest of a lane that has more than a page publishes at once, or what came after such a rest.
-    Hot,
-    /// It comes behind a row of its lane that is held.
-    Behind,
-    /// Its source may not speak for its tenant.
-    Tenant,
-    /// The broker refuses a record of that size.
-    Size,
-    /// The broker refuses the record as it is.
-    Format,
-}
-
-impl HoldReason {
-    /// As stored, and as a label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hot => "hot",
-            Self::Behind => "behind",
-            Self::Tenant => "tenant",
-            Self::Size => "size",
-            Self::Format => "format",
-        }
-    }
-}
 
 /// A delivery to be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,16 +5,16 @@ mod cursor;
 mod held;
 mod lease;
 mod read;
-mod snapshot;
 
 pub use cursor::{
-    Advance, Cursor, EntryAcks, acks_all, acks_of, batch_advance, batch_open, batch_reopen,
-    cursor_go_back, cursor_load, cursor_restore, generation_looked_at,
+    Advance, acks_all, acks_of, batch_advance, batch_open, batch_reopen, cursor_go_back,
+    cursor_load, cursor_restore, generation_looked_at,
 };
 pub use held::{
-    HeldCount, HeldRow, Hold, HoldReason, Leave, held_any, held_counts, held_lanes, held_leave,
+    HeldCount, HeldRow, Hold, Leave, held_any, held_counts, held_lanes, held_leave,
     held_reconsider, held_refuse, held_sendable,
 };
+pub use laneway_lane::relay::{Cursor, EntryAcks, HoldReason, Snapshot};
 pub use lease::{
     Lease, leases_acquire, leases_release, leases_renew, member_beat, member_leave,
     shard_is_owned_by,
@@ -24,7 +24,6 @@ pub use read::{
     Bounds, OutboxRow, Page, Pending, Poll, Rewind, batch_bounds, batch_page, pending, poll,
     rows_by_id,
 };
-pub use snapshot::Snapshot;
 
 /// How many shards an outbox has; fixed for ever, as the column that holds it.
 pub const SHARDS: u8 = 16;
@@ -45,6 +44,12 @@ impl Shard {
             .map(Self)
             .ok_or_else(|| crate::Error::Stored { what: "shard", value: value.to_string() })
     }
+}
+
+/// A snapshot that PostgreSQL wrote.
+pub(crate) fn snapshot(text: &str) -> Result<Snapshot, crate::Error> {
+    let bad = || crate::Error::Stored { what: "snapshot", value: text.chars().take(60).collect() };
+    Snapshot::parse(text).ok_or_else(bad)
 }
 
 pub(crate) fn millis(span: std::time::Duration) -> f64 {

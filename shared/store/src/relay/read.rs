@@ -7,6 +7,7 @@ use super::{Cursor, Shard, Snapshot};
 use crate::topology::big;
 use crate::{Error, Pool};
 use bytes::Bytes;
+use laneway_lane::relay::Window;
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, TenantId, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -116,7 +117,7 @@ pub async fn poll(pool: &Pool, shards: &[Shard], known: Option<&Snapshot>) -> Re
     .map_err(Error::doing(DOING))?;
     let fresh: Vec<i16> = row.try_get(1).map_err(Error::doing(DOING))?;
     Ok(Poll {
-        snapshot: Snapshot::parse(row.try_get(0).map_err(Error::doing(DOING))?)?,
+        snapshot: super::snapshot(row.try_get(0).map_err(Error::doing(DOING))?)?,
         fresh: fresh.into_iter().map(Shard::from_db).collect::<Result<_, _>>()?,
     })
 }
@@ -138,13 +139,14 @@ pub async fn batch_bounds(pool: &Pool, shard: Shard, cursor: &Cursor) -> Result<
     let Some(s1) = &cursor.s1 else {
         return Ok(Bounds { low: 0, high: cursor.floor_id, rows: 0 });
     };
+    let window = Window::between(s1, &cursor.s2);
     let row = sqlx::query(
         "SELECT coalesce(min(id), 1), coalesce(max(id), 0), count(*) FROM laneway.outbox \
          WHERE shard = $1 AND xid >= $2::text::xid8 AND xid < $3::text::xid8 AND id + 0 > $4",
     )
     .bind(shard.db())
-    .bind(s1.xmax().to_string())
-    .bind(cursor.s2.xmax().to_string())
+    .bind(window.from.to_string())
+    .bind(window.until.to_string())
     .bind(cursor.floor_id)
     .fetch_one(pool.inner())
     .await
@@ -179,7 +181,8 @@ pub async fn batch_page(
     let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
     let rows = match &cursor.s1 {
         Some(s1) => {
-            let late: Vec<String> = s1.running().iter().map(u64::to_string).collect();
+            let window = Window::between(s1, &cursor.s2);
+            let late: Vec<String> = window.late.iter().map(u64::to_string).collect();
             sqlx::query(
                 "WITH page AS MATERIALIZED (SELECT * FROM ( \
                     (SELECT id, event_id, tenant, type, user_key, payload, content_type, headers, traceparent, \
@@ -207,8 +210,8 @@ pub async fn batch_page(
             .bind(after)
             .bind(bounds.low)
             .bind(bounds.high)
-            .bind(s1.xmax().to_string())
-            .bind(cursor.s2.xmax().to_string())
+            .bind(window.from.to_string())
+            .bind(window.until.to_string())
             .bind(cursor.s2.as_str())
             .bind(i64::from(max_rows))
             .bind(late)

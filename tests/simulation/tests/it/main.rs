@@ -1,7 +1,7 @@
 //! Fixed schedules of the simulator: clean without a planted fault, and each planted fault seen by a checker.
 
 use laneway_simulation::plan::Spec;
-use laneway_simulation::{mutants, run};
+use laneway_simulation::{mutants, relay, run};
 
 /// Schedules of every `make test`; many more run with `make sim`.
 const FIXED: u64 = 2_000;
@@ -20,6 +20,15 @@ fn fixed_seeds_break_no_promise() {
     assert!(total.breaches.is_empty(), "{:#?}", total.breaches);
     assert_eq!(total.schedules, FIXED);
     assert!(total.faults > 10 * FIXED, "hardly a fault struck: {}", total.faults);
+}
+
+/// P2, P4, P13, I8 and no false alarm, over what [`laneway_simulation::relay`] lists.
+#[test]
+fn fixed_seeds_of_the_relay_break_no_promise() {
+    let total = run::many_relay(0, FIXED, threads(), 5);
+    assert!(total.breaches.is_empty(), "{:#?}", total.breaches);
+    assert_eq!(total.schedules, FIXED);
+    assert!(total.faults > 3 * FIXED, "hardly a fault struck: {}", total.faults);
 }
 
 /// Seeds that once broke something, with what shrinking left of them.
@@ -51,6 +60,9 @@ fn the_same_seed_gives_the_same_history() {
     different.sort_unstable();
     different.dedup();
     assert_eq!(different.len(), 40, "different seeds give different histories");
+    let hash = |seed| relay::one(seed, false, None).hash;
+    let first: Vec<_> = (0..40).map(hash).collect();
+    assert_eq!(first, (0..40).map(hash).collect::<Vec<_>>());
 }
 
 /// The checkers see what they are for (docs/mutants.md has the table).

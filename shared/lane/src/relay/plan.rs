@@ -1,25 +1,53 @@
 //! Which deliveries of a page are sent, in what order, and which are held (design section 4, wave rule and held rows).
 //!
-//! Pure. A page's deliveries of one lane form a chain: each is sent when the one before is acknowledged, so no failure
+//! A page's deliveries of one lane form a chain: each is sent when the one before is acknowledged, so no failure
 //! can leave a gap in a lane. A chain has at most `waves` links; what is left of a hot lane is held, so that one lane
 //! does not delay a shard, and whatever comes behind a held delivery is held too.
 
-use laneway_store::relay::HoldReason;
+use super::mutant::{Mutant, broken};
 use laneway_wire::LaneId;
 use std::collections::{HashMap, HashSet};
 
+/// Why a delivery is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HoldReason {
+    /// The rest of a lane that has more than a page publishes at once, or what came after such a rest.
+    Hot,
+    /// It comes behind a row of its lane that is held.
+    Behind,
+    /// Its source may not speak for its tenant.
+    Tenant,
+    /// The broker refuses a record of that size.
+    Size,
+    /// The broker refuses the record as it is.
+    Format,
+}
+
+impl HoldReason {
+    /// As stored, and as a label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hot => "hot",
+            Self::Behind => "behind",
+            Self::Tenant => "tenant",
+            Self::Size => "size",
+            Self::Format => "format",
+        }
+    }
+}
+
 /// A page's deliveries by index: every one is in exactly one of the two.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Deliveries of one lane each, in the page's order.
-    pub(crate) chains: Vec<Vec<usize>>,
+    pub chains: Vec<Vec<usize>>,
     /// Deliveries that are held, in the page's order.
-    pub(crate) held: Vec<(usize, HoldReason)>,
+    pub held: Vec<(usize, HoldReason)>,
 }
 
 /// Plans a page. `deliveries` are in row order, each with its lane and whether its source may speak for its tenant;
 /// `held` are the lanes that have held rows already.
-pub(crate) fn plan(
+pub fn plan(
     deliveries: impl IntoIterator<Item = (LaneId, bool)>,
     held: &HashSet<LaneId>,
     waves: usize,
@@ -30,7 +58,9 @@ pub(crate) fn plan(
     for (index, (lane, allowed)) in deliveries.into_iter().enumerate() {
         let closed_by = match closed.get(&lane) {
             Some(reason) => Some(*reason),
-            None if held.contains(&lane) => Some(HoldReason::Behind),
+            None if held.contains(&lane) && !broken(Mutant::HeldLaneOvertaken) => {
+                Some(HoldReason::Behind)
+            }
             None => None,
         };
         if !allowed {
@@ -49,8 +79,10 @@ pub(crate) fn plan(
         if plan.chains[chain].len() < waves {
             plan.chains[chain].push(index);
         } else {
-            plan.held.push((index, HoldReason::Hot));
             closed.insert(lane, HoldReason::Hot);
+            if !broken(Mutant::HotRestDropped) {
+                plan.held.push((index, HoldReason::Hot));
+            }
         }
     }
     plan
