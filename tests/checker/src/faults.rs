@@ -82,6 +82,8 @@ pub(crate) struct Repeat {
 #[derive(Default)]
 pub(crate) struct Faults {
     all: Vec<Fault>,
+    /// Those in which a process stood still.
+    still: Vec<usize>,
     /// How exact their times are.
     exact: i64,
     /// How long a request may take, 0 if the run does not say; and that with a lease before or behind it.
@@ -99,8 +101,11 @@ impl Faults {
         let deadline = options.deadline.map(ns);
         let longest = deadline.unwrap_or(LONGEST_NS);
         let all = world.faults.iter().map(|line| Fault::new(line, world, offset));
+        let all: Vec<Fault> = all.collect::<Result<_>>()?;
+        let stood_still = |fault: &Fault| fault.effect == Effect::Pause { stood_still: true };
         Ok(Self {
-            all: all.collect::<Result<_>>()?,
+            still: (0..all.len()).filter(|&number| stood_still(&all[number])).collect(),
+            all,
             exact: ns(options.fault_times),
             deadline: deadline.unwrap_or(0),
             longest,
@@ -111,10 +116,10 @@ impl Faults {
 
     /// A request was read now on a connection: what stood still has not sent it.
     pub(crate) fn saw(&mut self, conn: Connection, now: i64) {
-        for fault in &mut self.all {
-            let stood_still = fault.effect == Effect::Pause { stood_still: true };
+        for &number in &self.still {
+            let fault = &mut self.all[number];
             // What had left before may be read a deadline later.
-            if stood_still && fault.start + self.longest < now && now < fault.end - self.exact {
+            if fault.start + self.longest < now && now < fault.end - self.exact {
                 fault.others.insert(conn);
             }
         }
