@@ -188,6 +188,20 @@ impl Client {
         read::<Accepted>(request).await.map(|accepted| accepted.id)
     }
 
+    /// Sends dead letters, or what an endpoint was delivered, again, or discards (docs/openapi.json says what is in it),
+    /// under `idempotency_key`; the same key gives the same command.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn rewind_create(
+        &self,
+        idempotency_key: &str,
+        new: &serde_json::Value,
+    ) -> Result<serde_json::Value, Error> {
+        let request = self.request(Method::POST, &["rewinds"], &[]);
+        read(request.header("idempotency-key", idempotency_key).json(new)).await
+    }
+
     /// One page of an event's deliveries, the first or the one that `cursor` leads to.
     ///
     /// # Errors

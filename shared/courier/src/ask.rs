@@ -13,6 +13,9 @@ use tokio::time::{Instant, timeout_at};
 /// The part of an authority's answer that is read, bytes. One that is longer is not JSON any more and tells nothing.
 pub const ANSWER_LIMIT: usize = 256 * 1024;
 
+/// Why a question was not asked: all connections to the authority were in use until its deadline.
+pub const CONNECTIONS_BUSY: &str = "connections_busy";
+
 /// One question.
 #[derive(Debug, Clone)]
 pub struct Question {
@@ -53,7 +56,7 @@ impl Courier {
         }
         let end = started + deadline;
         let Ok(permit) = timeout_at(end, route.connections.acquire()).await else {
-            return Err("connections_busy");
+            return Err(CONNECTIONS_BUSY);
         };
         let _permit = permit.expect("the semaphore is never closed");
         let post = question.post || question.body.is_some();

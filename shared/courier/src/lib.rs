@@ -26,7 +26,7 @@ mod target;
 mod tls;
 
 pub use address::{AddressPolicy, CheckedUrl, MAX_URL, UrlProblem};
-pub use ask::{ANSWER_LIMIT, Question};
+pub use ask::{ANSWER_LIMIT, CONNECTIONS_BUSY, Question};
 pub use resolver::{MAX_ADDRESSES, MAX_LOOKUPS};
 pub use send::{BODY_LIMIT, BODY_WAIT, Courier};
 pub use settings::{Settings, SettingsError};

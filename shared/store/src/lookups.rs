@@ -118,27 +118,58 @@ pub async fn lookups_find(
     Ok(done.rows_affected())
 }
 
-/// Claims at most `limit` unknowns whose time has come, for `span`. One whose lane has gone on is forgotten; one that
-/// somebody's command is on its way for is left alone.
-pub async fn lookups_claim(pool: &Pool, limit: u32, span: Duration) -> Result<Vec<Lookup>, Error> {
+/// How many questions may be claimed.
+#[derive(Debug, Clone, Copy)]
+pub struct Room<'a> {
+    /// In all.
+    pub questions: u32,
+    /// Of one endpoint, those that are under way among them: what is claimed is asked at once.
+    pub of_endpoint: u32,
+    /// What is under way.
+    pub under_way: &'a [(EndpointId, u32)],
+}
+
+/// Claims unknowns whose time has come, for `span`, as far as there is room; endpoints of which least is under way come
+/// first. One whose lane has gone on is forgotten; one that somebody's command is on its way for is left alone. A claim is
+/// no question yet: it changes nothing but who may ask.
+pub async fn lookups_claim(
+    pool: &Pool,
+    room: Room<'_>,
+    span: Duration,
+) -> Result<Vec<Lookup>, Error> {
     const DOING: &str = "claiming unknowns to ask about";
+    let endpoints: Vec<Uuid> = room.under_way.iter().map(|(id, _)| id.as_uuid()).collect();
+    let under_way: Vec<i64> = room.under_way.iter().map(|(_, count)| i64::from(*count)).collect();
     let rows = sqlx::query(
-        "WITH due AS (SELECT k.delivery_id, l.lane IS NOT NULL AND e.delivery_id = k.delivery_id \
+        "WITH RECURSIVE endpoints AS ( \
+             (SELECT tenant_id, endpoint_id FROM laneway_control.lookups ORDER BY 1, 2 LIMIT 1) \
+           UNION ALL \
+             SELECT n.tenant_id, n.endpoint_id FROM endpoints e CROSS JOIN LATERAL ( \
+               SELECT k.tenant_id, k.endpoint_id FROM laneway_control.lookups k \
+               WHERE (k.tenant_id, k.endpoint_id) > (e.tenant_id, e.endpoint_id) ORDER BY 1, 2 LIMIT 1) n), \
+         turn AS MATERIALIZED (SELECT n.delivery_id FROM endpoints e \
+           LEFT JOIN unnest($5::uuid[], $6::bigint[]) AS b (endpoint_id, count) USING (endpoint_id) \
+           CROSS JOIN LATERAL (SELECT d.*, row_number() OVER (ORDER BY d.ask_at) + coalesce(b.count, 0) AS place \
+             FROM (SELECT k.delivery_id, k.ask_at FROM laneway_control.lookups k \
+               WHERE k.tenant_id = e.tenant_id AND k.endpoint_id = e.endpoint_id AND k.ask_at <= now() \
+               ORDER BY k.ask_at LIMIT greatest($4 - coalesce(b.count, 0), 0)) d) n \
+           ORDER BY n.place, n.ask_at LIMIT $1), \
+         due AS (SELECT k.delivery_id, l.lane IS NOT NULL AND e.delivery_id = k.delivery_id \
                AND e.attempts = k.attempts AND a.endpoint_id IS NOT NULL AS waits, \
              EXISTS (SELECT FROM laneway_control.commands c WHERE c.bucket = l.bucket \
                AND c.delivery_id = k.delivery_id AND c.applied_at IS NULL) AS decided \
-           FROM laneway_control.lookups k \
+           FROM turn t JOIN laneway_control.lookups k USING (delivery_id) \
            LEFT JOIN laneway_control.parked_lanes l ON l.lane = k.lane AND l.unknown \
            LEFT JOIN laneway_control.authorities a ON a.tenant_id = k.tenant_id AND a.endpoint_id = k.endpoint_id \
            LEFT JOIN LATERAL (SELECT delivery_id, attempts FROM laneway_control.parked_events e \
              WHERE e.lane = k.lane ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e ON true \
-           WHERE k.ask_at <= now() ORDER BY k.ask_at LIMIT $1 FOR NO KEY UPDATE OF k SKIP LOCKED), \
+           WHERE k.ask_at <= now() FOR NO KEY UPDATE OF k SKIP LOCKED), \
          gone AS (DELETE FROM laneway_control.lookups k USING due \
            WHERE k.delivery_id = due.delivery_id AND NOT due.waits), \
          left_alone AS (UPDATE laneway_control.lookups k SET ask_at = now() + $3 * interval '1 ms', claim = NULL \
            FROM due WHERE k.delivery_id = due.delivery_id AND due.waits AND due.decided), \
          claimed AS (UPDATE laneway_control.lookups k SET claim = gen_random_uuid(), \
-             ask_at = now() + $2 * interval '1 ms', asked_at = now(), asked = k.asked + 1 \
+             ask_at = now() + $2 * interval '1 ms' \
            FROM due WHERE k.delivery_id = due.delivery_id AND due.waits AND NOT due.decided RETURNING k.*) \
          SELECT k.tenant_id, k.endpoint_id, k.delivery_id, k.lane, k.asked, k.attempts, k.claim, e.event_id, \
            a.url, a.method, a.body, a.header_name, a.header_value, a.rules, a.revision \
@@ -146,13 +177,31 @@ pub async fn lookups_claim(pool: &Pool, limit: u32, span: Duration) -> Result<Ve
          CROSS JOIN LATERAL (SELECT event_id FROM laneway_control.parked_events e \
            WHERE e.lane = k.lane ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e",
     )
-    .bind(i64::from(limit))
+    .bind(i64::from(room.questions))
     .bind(millis(span))
     .bind(millis(SETTLED_PAUSE))
+    .bind(i64::from(room.of_endpoint))
+    .bind(endpoints)
+    .bind(under_way)
     .fetch_all(pool.inner())
     .await
     .map_err(Error::doing(DOING))?;
     rows.iter().map(read).collect()
+}
+
+/// Gives back a claim under which nothing was asked: it is due again after `pause`, as if there had been none.
+pub async fn lookup_release(pool: &Pool, lookup: &Lookup, pause: Duration) -> Result<(), Error> {
+    sqlx::query(
+        "UPDATE laneway_control.lookups SET claim = NULL, ask_at = now() + $3 * interval '1 ms' \
+         WHERE delivery_id = $1 AND claim = $2",
+    )
+    .bind(lookup.delivery.as_uuid())
+    .bind(lookup.claim)
+    .bind(millis(pause))
+    .execute(pool.inner())
+    .await
+    .map(|_| ())
+    .map_err(Error::doing("giving back a claim"))
 }
 
 /// Writes what was answered. A definite answer becomes a command with its audit entry; anything else is asked again
@@ -174,8 +223,8 @@ pub async fn lookup_settle(
     let mut transaction = pool.begin().await?;
     let pause = if verdict.is_some() { SETTLED_PAUSE } else { pause };
     let ours = sqlx::query(
-        "UPDATE laneway_control.lookups SET claim = NULL, answer = $3, detail = $4, \
-           ask_at = now() + $5 * interval '1 ms' WHERE delivery_id = $1 AND claim = $2",
+        "UPDATE laneway_control.lookups SET claim = NULL, answer = $3, detail = $4, asked = asked + 1, \
+           asked_at = now(), ask_at = now() + $5 * interval '1 ms' WHERE delivery_id = $1 AND claim = $2",
     )
     .bind(lookup.delivery.as_uuid())
     .bind(lookup.claim)
@@ -270,7 +319,7 @@ fn read(row: &PgRow) -> Result<Lookup, Error> {
             delivery: DeliveryId::from_uuid(row.try_get("delivery_id")?),
             event: EventId::from_uuid(row.try_get("event_id")?),
             lane,
-            asked: uncount(row.try_get("asked")?).saturating_sub(1),
+            asked: uncount(row.try_get("asked")?),
             authority,
             attempts: uncount(row.try_get("attempts")?),
             claim: row.try_get("claim")?,

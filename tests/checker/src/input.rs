@@ -144,6 +144,22 @@ pub(crate) struct RowLine {
     /// False for a row whose writer took no lock: it has no place in its lane's order.
     #[serde(default = "yes")]
     pub(crate) ordered: bool,
+    /// It sends an event again, to one endpoint.
+    #[serde(default)]
+    pub(crate) rewind: Option<RewindLine>,
+}
+
+/// What makes a row a rewind.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RewindLine {
+    /// The new delivery.
+    pub(crate) delivery: String,
+    /// Where it goes.
+    pub(crate) endpoint: String,
+    /// The delivery that it repeats.
+    pub(crate) of: String,
+    /// The command that made it.
+    pub(crate) command: String,
 }
 
 fn yes() -> bool {
@@ -170,6 +186,9 @@ pub(crate) struct LedgerLine {
     pub(crate) path: String,
     /// The idempotency key: the event's id.
     pub(crate) key: String,
+    /// The event that a request named, if it was another one.
+    #[serde(default)]
+    pub(crate) event: Option<String>,
     /// Of an effect: the request that had it.
     #[serde(default)]
     pub(crate) attempt: u32,
@@ -182,6 +201,8 @@ pub(crate) struct LedgerLine {
 pub(crate) enum LedgerKind {
     /// It was done.
     Effect,
+    /// It would have been done, had it not been done before under the same key.
+    Worked,
     /// Somebody asked, and this was said.
     Answer,
 }
@@ -211,6 +232,9 @@ pub(crate) enum Order {
 pub(crate) struct FinalLine {
     pub(crate) event: String,
     pub(crate) endpoint: String,
+    /// Which delivery, where some are rewinds.
+    #[serde(default)]
+    pub(crate) delivery: Option<String>,
     pub(crate) outcome: Outcome,
     #[serde(default)]
     pub(crate) at_ms: i64,

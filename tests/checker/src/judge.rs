@@ -1,7 +1,7 @@
 //! One pass over the journals, with what must hold at each line.
 
 use crate::Options;
-use crate::faults::{Fault, Repeat};
+use crate::faults::{Faults, Repeat};
 use crate::flights::Flights;
 use crate::ids;
 use crate::input::{Inputs, JournalLine, Kind, Line, Order, Outcome};
@@ -22,7 +22,7 @@ struct Judge<'a> {
     findings: Findings,
     /// From monotonic to wall clock, ns; known from the first line on.
     offset: Option<i64>,
-    faults: Vec<Fault>,
+    faults: Faults,
     deliveries: HashMap<u128, u32>,
     /// The last request on each connection of each journal.
     connections: HashMap<(usize, u64), i64>,
@@ -53,7 +53,7 @@ pub(crate) fn judge(inputs: &Inputs, world: World, options: &Options) -> Result<
         options,
         findings: Findings::default(),
         offset: None,
-        faults: Vec::new(),
+        faults: Faults::default(),
         deliveries: HashMap::new(),
         connections: HashMap::new(),
         overlaps: Vec::new(),
@@ -77,9 +77,7 @@ impl Judge<'_> {
     fn start(&mut self, offset: i64) -> Result<()> {
         if self.offset.is_none() {
             self.offset = Some(offset);
-            let lines = self.world.faults.iter();
-            self.faults =
-                lines.map(|line| Fault::new(line, &self.world, offset)).collect::<Result<_>>()?;
+            self.faults = Faults::new(&self.world, self.options, offset)?;
         }
         Ok(())
     }
@@ -90,6 +88,7 @@ impl Judge<'_> {
         self.unknowns.reach(line.ns, &self.world, &mut self.findings);
         if line.kind == Kind::Request {
             self.connections.insert((file, line.conn), now);
+            self.faults.saw((file, line.conn), now);
         }
         let Some(pair) = self.pair(at, line) else { return Ok(()) };
         match line.kind {
@@ -108,9 +107,20 @@ impl Judge<'_> {
             self.findings.add(Check::I7, &[at]);
             return None;
         };
-        let row = self.world.by_event.get(&event).copied();
-        let pair = row.zip(self.world.endpoint_of_path(&line.path));
-        let pair = pair.and_then(|(row, endpoint)| self.world.pair(row, endpoint));
+        let endpoint = self.world.endpoint_of_path(&line.path);
+        let delivery = line.delivery_id.as_ref().and_then(|id| ids::parse(&id.0));
+        let pair = match delivery.and_then(|id| self.world.rewinds.get(&id)) {
+            Some(rewound) => {
+                let pair = &self.world.pairs[rewound.pair as usize];
+                let is_it = self.world.rows[pair.row as usize].event == event
+                    && Some(pair.endpoint) == endpoint;
+                is_it.then_some(rewound.pair)
+            }
+            None => {
+                let row = self.world.by_event.get(&event).copied();
+                row.zip(endpoint).and_then(|(row, endpoint)| self.world.pair(row, endpoint))
+            }
+        };
         if pair.is_none() {
             self.findings.add(Check::I4, &[at]);
         }
@@ -121,7 +131,8 @@ impl Judge<'_> {
         self.identity(at, line, number);
         let pair = &self.world.pairs[number as usize];
         if self.unknowns.has(pair) {
-            let is_late = self.faults.iter().any(|fault| fault.holds_up(now));
+            let lane = (pair.endpoint, self.world.rows[pair.row as usize].key);
+            let is_late = self.faults.hold_up(lane, now);
             self.unknowns.request(number, line, at, is_late, &mut self.findings);
         }
         let is_first = !pair.first.is_some();
@@ -130,6 +141,7 @@ impl Judge<'_> {
             self.findings.add(Check::I3, &[pair.first, pair.last, at]);
         }
         if is_first {
+            self.rewound(at, line, now);
             self.head(at, number, now);
         } else {
             self.repeat(at, line, number, now);
@@ -174,6 +186,53 @@ impl Judge<'_> {
         }
     }
 
+    /// I31: what is sent again had its end before.
+    fn rewound(&mut self, at: Line, line: &JournalLine<'_>, now: i64) {
+        let delivery = line.delivery_id.as_ref().and_then(|id| ids::parse(&id.0));
+        let Some(rewound) = delivery.and_then(|id| self.world.rewinds.get(&id)) else { return };
+        let exact = ns(self.options.fault_times);
+        let of = self.world.repeated.get(&rewound.of).map(|of| &self.world.pairs[*of as usize]);
+        let has_ended = of.is_some_and(|of| {
+            let is_end = matches!(of.outcome, Some(Outcome::DeadLettered | Outcome::Delivered));
+            is_end && of.outcome_ns <= now + exact
+        });
+        if !has_ended {
+            self.findings.add(Check::I31, &[of.map_or(Line::default(), |of| of.last), at]);
+        }
+    }
+
+    /// I31 and I32: what a command sends again of a lane is in the order that it had, and what was given up is sent again
+    /// by one row.
+    fn judge_rewinds(&mut self) {
+        let world = &self.world;
+        let mut rewinds: Vec<(u32, Option<u32>)> = world
+            .rewinds
+            .values()
+            .map(|rewound| (rewound.pair, world.repeated.get(&rewound.of).copied()))
+            .collect();
+        rewinds.sort_unstable();
+        // Of each lane and command, the last of each series that it repeats.
+        let mut last: HashMap<(u32, u32), (u32, u32)> = HashMap::new();
+        let mut given_up: HashMap<u32, u32> = HashMap::new();
+        let lane = |pair: u32| world.pairs[pair as usize].lane;
+        let line = |pair: u32| world.rows[world.pairs[pair as usize].row as usize].line;
+        for (pair, original) in rewinds {
+            let Some(original) = original else { continue };
+            if lane(pair) != NONE
+                && let Some((before, earlier)) =
+                    last.insert((lane(pair), lane(original)), (original, pair))
+                && before > original
+            {
+                self.findings.add(Check::I31, &[line(earlier), line(pair)]);
+            }
+            if world.pairs[original as usize].outcome == Some(Outcome::DeadLettered)
+                && let Some(other) = given_up.insert(original, pair)
+            {
+                self.findings.add(Check::I32, &[line(other), line(pair)]);
+            }
+        }
+    }
+
     /// I1 and I5: a first send finds everything before it in its lane seen, and done with.
     fn head(&mut self, at: Line, number: u32, now: i64) {
         let exact = ns(self.options.fault_times);
@@ -206,18 +265,11 @@ impl Judge<'_> {
         let row = &self.world.rows[pair.row as usize];
         let since = pair.last_ns;
         let falls_back = line.attempt.is_some_and(|attempt| attempt < pair.attempt);
-        let endpoint = pair.endpoint;
+        let lane = (pair.endpoint, row.key);
         // Known limit: nothing that the sender can do calls back what the network still has.
-        let is_late = falls_back && self.faults.iter().any(|fault| fault.delays(endpoint, now));
-        let is_straggler =
-            is_late || self.faults.iter().any(|fault| fault.leaves_stragglers(since, now));
-        if falls_back
-            && !is_late
-            && !self
-                .faults
-                .iter()
-                .any(|fault| fault.loses_attempts((endpoint, row.key), since, now))
-        {
+        let is_straggler = falls_back && self.faults.delay(pair.endpoint, now)
+            || self.faults.leave_stragglers(lane, since, now);
+        if falls_back && !is_straggler && !self.faults.lose_attempts(lane, since, now) {
             self.findings.add(Check::I7, &[pair.last, at]);
         }
         let is_head = pair.lane == NONE || self.world.lanes[pair.lane as usize] <= row.id;
@@ -247,22 +299,20 @@ impl Judge<'_> {
     fn flight(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
         let pair = &self.world.pairs[number as usize];
         let broken_off = line.behaviour.as_ref().is_some_and(|name| name.0.ends_with("_mid_body"));
-        if pair.lane == NONE || line.status.is_none() || broken_off {
+        if pair.through == NONE || line.status.is_none() || broken_off {
             return;
         }
         let deadline = self.options.deadline.map(ns);
         let since = now - deadline.unwrap_or(0);
-        let endpoint = pair.endpoint;
-        let is_late = self
-            .faults
-            .iter()
-            .any(|fault| fault.leaves_stragglers(since, now) || fault.breaks(endpoint, since, now));
-        self.flights.begin(pair.lane, (at.file(), line.conn), now, deadline, is_late);
+        let lane = (pair.endpoint, self.world.rows[pair.row as usize].key);
+        let is_late = self.faults.leave_stragglers(lane, since, now)
+            || self.faults.break_way(pair.endpoint, since, now);
+        self.flights.begin(pair.through, (at.file(), line.conn), now, deadline, is_late);
     }
 
     fn response(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
         self.unknowns.response(number, line.status);
-        self.flights.end(self.world.pairs[number as usize].lane, (at.file(), line.conn));
+        self.flights.end(self.world.pairs[number as usize].through, (at.file(), line.conn));
         let pair = &mut self.world.pairs[number as usize];
         if is_success(line.status) {
             if !pair.answered.is_some() {
@@ -280,11 +330,13 @@ impl Judge<'_> {
         self.unknowns.end(&self.world, &mut self.findings);
         self.judge_overlaps();
         let explained = self.judge_repeats();
+        self.judge_rewinds();
         for at in std::mem::take(&mut self.world.stray_finals) {
             self.findings.add(Check::I4, &[at]);
         }
         let mut figures = Figures {
-            events: self.world.rows.len() as u64,
+            events: (self.world.rows.len() - self.world.rewinds.len()) as u64,
+            rewinds: self.world.rewinds.len() as u64,
             duplicates: self.duplicates,
             duplicates_explained: explained,
             max_in_flight_per_lane: self.flights.max,
@@ -299,7 +351,7 @@ impl Judge<'_> {
             if pair.answered.is_some() {
                 let took = pair.answered_ns - row.created_ns;
                 all.push(took);
-                if !self.is_touched(pair.endpoint, row.key) {
+                if !self.faults.touch((pair.endpoint, row.key)) {
                     untouched.push(took);
                 }
             }
@@ -336,36 +388,31 @@ impl Judge<'_> {
     /// I3: each repeat of a delivery needs a fault that lost the 2xx before it. Gives the number explained.
     fn judge_repeats(&mut self) -> u64 {
         let exact = ns(self.options.fault_times);
-        let deadline = self.options.deadline.map_or(0, ns);
         let mut explained = 0;
         for repeated in std::mem::take(&mut self.repeats) {
             let pair = &self.world.pairs[repeated.pair as usize];
+            let is_recorded = pair.outcome == Some(Outcome::Delivered) && pair.outcome_ns > 0;
             let repeat = Repeat {
-                endpoint: pair.endpoint,
-                key: self.world.rows[pair.row as usize].key,
+                lane: (pair.endpoint, self.world.rows[pair.row as usize].key),
                 answered_ns: repeated.success_ns,
                 asked_ns: repeated.success_ns - repeated.success_after,
+                conn: repeated.conn,
+                is_late: self
+                    .options
+                    .deadline
+                    .is_some_and(|limit| repeated.success_after + exact >= ns(limit)),
                 read_ns: repeated.read_ns,
                 is_overtaken: repeated.is_overtaken,
                 conn_last_ns: self.connections.get(&repeated.conn).copied().unwrap_or(i64::MIN),
+                recorded_ns: is_recorded.then_some(pair.outcome_ns),
             };
-            let is_late = self
-                .options
-                .deadline
-                .is_some_and(|limit| repeated.success_after + exact >= ns(limit));
-            if is_late || self.faults.iter().any(|fault| fault.explains(&repeat, exact, deadline)) {
+            if self.faults.explain(&repeat) {
                 explained += 1;
             } else {
                 self.findings.add(Check::I3, &[pair.first, pair.answered, repeated.line]);
             }
         }
         explained
-    }
-
-    fn is_touched(&self, endpoint: u16, key: u32) -> bool {
-        self.faults.iter().any(|fault| {
-            fault.endpoint == Some(endpoint) && fault.key.is_none_or(|touched| touched == key)
-        })
     }
 }
 

@@ -30,6 +30,11 @@ pub struct Options {
     /// The endpoints' request deadline: an answer written later than that after its request was read was read by
     /// nobody, and explains the next repeat. None: no answer is that late.
     pub deadline: Option<Duration>,
+    /// How long an owner's lease of its lanes lasts.
+    pub lease: Duration,
+    /// The fault journal has every lease that was lost: a paused owner whose lease of a lane is not among them was not
+    /// replaced there, and excuses nothing late in it.
+    pub leases_told: bool,
     /// Nobody is asked about a request before this much after it was read (I13). None: that is not judged.
     pub quiet: Option<Duration>,
 }
@@ -40,6 +45,8 @@ impl Default for Options {
             late_lines: Duration::from_millis(50),
             fault_times: Duration::from_millis(100),
             deadline: None,
+            lease: Duration::from_secs(10),
+            leases_told: false,
             quiet: None,
         }
     }

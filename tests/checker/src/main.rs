@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "laneway-check --journal FILE [--journal FILE …] --rows FILE --subscriptions FILE \
-                     [--finals FILE] [--faults FILE] [--ledger FILE] [--deadline-ms N] [--late-lines-ms N] [--quiet-ms N]";
+                     [--finals FILE] [--faults FILE] [--ledger FILE] [--deadline-ms N] [--lease-ms N] [--leases-told yes|no] \
+                     [--late-lines-ms N] [--quiet-ms N]";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -45,6 +46,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
             "--ledger" => inputs.ledger = file(),
             "--quiet-ms" => options.quiet = Some(millis()?),
             "--deadline-ms" => options.deadline = Some(millis()?),
+            "--lease-ms" => options.lease = millis()?,
+            "--leases-told" => options.leases_told = value == "yes",
             "--late-lines-ms" => options.late_lines = millis()?,
             _ => bail!("unknown option {name}\n{USAGE}"),
         }

@@ -23,8 +23,8 @@ struct Known {
     attempt: u32,
     /// It may have been sent long before it was read.
     is_late: bool,
-    /// It failed for certain, or a word allows another one.
-    may_repeat: bool,
+    /// Requests that may follow: it failed for certain, or so many words allow another one.
+    allowed: u32,
     /// The last word, and the one that it was applied.
     said: Line,
     applied: Line,
@@ -32,6 +32,15 @@ struct Known {
     denied: u32,
     effect: Line,
     effects: u64,
+    /// The requests that were worked on, with or without an effect.
+    works: Vec<Work>,
+}
+
+/// A request that came to having its effect.
+struct Work {
+    key: u128,
+    attempt: u32,
+    line: Line,
 }
 
 /// All of them, and what was not reached yet of the ledger.
@@ -40,6 +49,9 @@ pub(crate) struct Unknowns {
     /// Endpoints with a ledger: those that want nothing sent twice.
     endpoints: HashSet<u16>,
     known: HashMap<u32, Known>,
+    /// (delivery, attempt, what it breaks, lines): breaches but for a request that a paused owner sent late.
+    suspects: Vec<(u32, u32, Check, [Line; 3])>,
+    late: HashSet<(u32, u32)>,
     quiet_ns: i64,
     pub(crate) effects: u64,
     pub(crate) answers: u64,
@@ -57,14 +69,16 @@ impl Unknowns {
         lines.sort_by_key(|(ns, ..)| *ns);
         let quiet_ns =
             options.quiet.map_or(0, |quiet| i64::try_from(quiet.as_nanos()).unwrap_or(i64::MAX));
-        let (ledger, known) = (lines.into_iter().peekable(), HashMap::new());
-        Ok(Self { ledger, endpoints, known, quiet_ns, effects: 0, answers: 0 })
+        let ledger = lines.into_iter().peekable();
+        let (known, suspects, late) = (HashMap::new(), Vec::new(), HashSet::new());
+        Ok(Self { ledger, endpoints, known, suspects, late, quiet_ns, effects: 0, answers: 0 })
     }
 
     /// Reads the ledger up to a moment on the journals' clock.
     pub(crate) fn reach(&mut self, ns: i64, world: &World, findings: &mut Findings) {
         while let Some((at_ns, at, line)) = self.ledger.next_if(|(at_ns, ..)| *at_ns <= ns) {
-            let row = ids::parse(&line.key).and_then(|event| world.by_event.get(&event));
+            let event = line.event.as_ref().unwrap_or(&line.key);
+            let row = ids::parse(event).and_then(|event| world.by_event.get(&event));
             let pair = row
                 .zip(world.endpoint_of_path(&line.path))
                 .and_then(|(row, endpoint)| world.pair(*row, endpoint));
@@ -74,16 +88,22 @@ impl Unknowns {
             };
             let known = self.known.entry(pair).or_default();
             match line.kind {
-                LedgerKind::Effect => {
-                    self.effects += 1;
-                    known.effects += 1;
-                    if known.effects > 1 {
-                        findings.add(Check::I12, &[known.effect, at]);
+                LedgerKind::Effect | LedgerKind::Worked => {
+                    if line.kind == LedgerKind::Effect {
+                        self.effects += 1;
+                        known.effects += 1;
+                        if known.effects > 1 {
+                            findings.add(Check::I12, &[known.effect, at]);
+                        }
+                        known.effect = at;
                     }
                     if line.attempt <= known.denied {
-                        findings.add(Check::I13, &[known.read, known.said, at]);
+                        let lines = [known.read, known.said, at];
+                        self.suspects.push((pair, line.attempt, Check::I13, lines));
                     }
-                    known.effect = at;
+                    if let Some((attempt, lines)) = known.work(&line, at, findings) {
+                        self.suspects.push((pair, attempt, Check::I12, lines));
+                    }
                 }
                 LedgerKind::Answer => {
                     self.answers += 1;
@@ -95,7 +115,7 @@ impl Unknowns {
                     match line.said {
                         Some(Said::Applied) => known.applied = at,
                         Some(Said::NotApplied) => {
-                            known.may_repeat = true;
+                            known.allowed += 1;
                             known.denied = known.attempt;
                         }
                         _ => {}
@@ -116,23 +136,32 @@ impl Unknowns {
         findings: &mut Findings,
     ) {
         let known = self.known.entry(pair).or_default();
-        if known.read.is_some() && !is_late {
+        let attempt = line.attempt.unwrap_or(0);
+        // One that was overtaken needs no word of its own: it had one when it was begun.
+        if is_late {
+            self.late.insert((pair, attempt));
+        }
+        let is_overtaken = is_late && known.read.is_some() && attempt <= known.attempt;
+        if known.read.is_some() && !is_overtaken {
             if known.applied.is_some() {
                 findings.add(Check::I14, &[known.read, known.applied, at]);
-            } else if !known.may_repeat {
+            } else if known.allowed == 0 {
                 findings.add(Check::I12, &[known.read, known.said, at]);
             }
+            // What was said of a request that was still to come allows the one behind it.
+            known.allowed = if is_late { known.allowed.saturating_sub(1) } else { 0 };
         }
-        known.may_repeat &= is_late;
         (known.read, known.read_ns, known.is_late) = (at, line.ns, is_late);
-        known.attempt = line.attempt.unwrap_or(0);
+        known.attempt = known.attempt.max(attempt);
     }
 
     /// It was answered.
     pub(crate) fn response(&mut self, pair: u32, status: Option<u16>) {
         if let Some(known) = self.known.get_mut(&pair) {
             let failed = |status: u16| !(200..300).contains(&status) && !GATEWAY.contains(&status);
-            known.may_repeat |= status.is_some_and(failed);
+            if status.is_some_and(failed) {
+                known.allowed = known.allowed.max(1);
+            }
         }
     }
 
@@ -149,6 +178,11 @@ impl Unknowns {
     /// What can only be said when all has been read.
     pub(crate) fn end(&mut self, world: &World, findings: &mut Findings) {
         self.reach(i64::MAX, world, findings);
+        for (pair, attempt, check, lines) in std::mem::take(&mut self.suspects) {
+            if !self.late.contains(&(pair, attempt)) {
+                findings.add(check, &lines);
+            }
+        }
         for (number, pair) in (0..).zip(&world.pairs) {
             if !self.has(pair) || pair.outcome != Some(Outcome::Delivered) {
                 continue;
@@ -163,5 +197,31 @@ impl Unknowns {
                 findings.add(Check::I12, &witness);
             }
         }
+    }
+}
+
+impl Known {
+    /// A request came to having its effect. The receiver's own idempotency makes a repetition under the same key no second
+    /// one; what the sender did to have two is a breach all the same: another key, or a request that was followed by
+    /// another one because it was said to have had no effect. Gives the earlier of the two attempts of the latter.
+    fn work(
+        &mut self,
+        line: &LedgerLine,
+        at: Line,
+        findings: &mut Findings,
+    ) -> Option<(u32, [Line; 3])> {
+        let key = ids::parse(&line.key).unwrap_or_default();
+        let mut doubled = None;
+        for earlier in &self.works {
+            let first = earlier.attempt.min(line.attempt);
+            let last = earlier.attempt.max(line.attempt);
+            if earlier.key != key {
+                findings.add(Check::I12, &[earlier.line, at]);
+            } else if first <= self.denied && self.denied < last {
+                doubled = Some((first, [earlier.line, self.said, at]));
+            }
+        }
+        self.works.push(Work { key, attempt: line.attempt, line: at });
+        doubled
     }
 }

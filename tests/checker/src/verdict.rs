@@ -31,6 +31,10 @@ pub(crate) enum Check {
     I13,
     /// What was said is what is done.
     I14,
+    /// Rewind order: what a command sends again comes after its end, in the order that it had.
+    I31,
+    /// Rewind identity: what was given up is sent again once.
+    I32,
     /// Sequence numbers are 0 where ordering is off, and not where it is on.
     I25,
 }
@@ -47,6 +51,8 @@ impl Check {
             Self::I12 => "I12",
             Self::I13 => "I13",
             Self::I14 => "I14",
+            Self::I31 => "I31",
+            Self::I32 => "I32",
             Self::I25 => "I25",
         }
     }
@@ -64,6 +70,8 @@ impl Check {
             }
             Self::I13 => "somebody was asked while the request could still be under way",
             Self::I14 => "what was said of an unknown outcome is not what was done",
+            Self::I31 => "what was sent again came before its end, or out of its order",
+            Self::I32 => "what was given up was sent again twice",
             Self::I25 => "a sequence number is missing or does not fit the order mode",
         }
     }
@@ -72,8 +80,10 @@ impl Check {
 /// The figures of a run. A time is commit to first 2xx.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Committed source rows.
+    /// Committed source rows, rewinds left out.
     pub events: u64,
+    /// Rows that send an event again.
+    pub rewinds: u64,
     /// (event, endpoint) pairs that ended delivered.
     pub deliveries: u64,
     /// Pairs without a final outcome that do not wait visibly either.

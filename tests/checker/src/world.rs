@@ -5,7 +5,7 @@ use crate::input::{
     self, FaultLine, FinalLine, Inputs, Line, Order, Outcome, RowLine, SubscriptionLine,
 };
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(crate) const NS_PER_MS: i64 = 1_000_000;
 
@@ -16,7 +16,13 @@ pub(crate) struct World {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) by_path: HashMap<String, u16>,
     pub(crate) rows: Vec<Row>,
+    /// The row of each event; rewinds are others.
     pub(crate) by_event: HashMap<u128, u32>,
+    /// The pair of each delivery that is a rewind.
+    pub(crate) rewinds: HashMap<u128, Rewound>,
+    /// The deliveries that rewinds repeat, and their pairs as far as the final states name them.
+    wanted: HashSet<u128>,
+    pub(crate) repeated: HashMap<u128, u32>,
     /// The endpoints of each (tenant, type).
     pub(crate) routes: Vec<Vec<u16>>,
     pub(crate) pairs: Vec<Pair>,
@@ -48,7 +54,23 @@ pub(crate) struct Row {
     pub(crate) created_ns: i64,
     pub(crate) sha256: [u8; 32],
     ordered: bool,
+    rewind: Option<Box<Rewind>>,
     pub(crate) line: Line,
+}
+
+/// What a row says that sends an event again.
+struct Rewind {
+    delivery: u128,
+    endpoint: u128,
+    of: u128,
+    command: u128,
+}
+
+/// A delivery that repeats another one.
+#[derive(Clone, Copy)]
+pub(crate) struct Rewound {
+    pub(crate) pair: u32,
+    pub(crate) of: u128,
 }
 
 /// One delivery: what it is, what the database says, and what the journals show so far. Times are wall clock ns.
@@ -59,7 +81,10 @@ pub(crate) struct Pair {
     pub(crate) resolved: bool,
     /// A status line of success was part of what a receiver began to answer and broke off.
     pub(crate) promised: bool,
+    /// Its lane's number; rewinds of a lane have one of their own for each command, as nobody says where they stand in it.
     pub(crate) lane: u32,
+    /// The lane that it goes through.
+    pub(crate) through: u32,
     /// The pair before it in its lane.
     pub(crate) before: u32,
     pub(crate) attempt: u32,
@@ -105,6 +130,9 @@ impl World {
             by_path: HashMap::new(),
             rows: Vec::new(),
             by_event: HashMap::new(),
+            rewinds: HashMap::new(),
+            wanted: HashSet::new(),
+            repeated: HashMap::new(),
             routes: Vec::new(),
             pairs: Vec::new(),
             lanes: Vec::new(),
@@ -116,6 +144,7 @@ impl World {
         input::each(&inputs.subscriptions, |_, line| world.subscription(line))?;
         world.load_rows(inputs)?;
         world.make_pairs()?;
+        world.wanted = world.rewinds.values().map(|rewound| rewound.of).collect();
         input::each(&inputs.finals, |number, line| {
             world.outcome(Line::new(inputs.finals_file(), number), &line)
         })?;
@@ -172,6 +201,15 @@ impl World {
                 self.routes.push(endpoints());
                 u32::try_from(self.routes.len() - 1).expect("fewer routes than rows")
             });
+            let rewind = line.rewind.map(|rewind| {
+                let id = |text: &str| ids::parse(text).context("`rewind` has no ids");
+                Ok::<_, anyhow::Error>(Box::new(Rewind {
+                    delivery: id(&rewind.delivery)?,
+                    endpoint: id(&rewind.endpoint)?,
+                    of: id(&rewind.of)?,
+                    command: id(&rewind.command)?,
+                }))
+            });
             self.rows.push(Row {
                 id: line.id,
                 event: ids::parse(&line.event).context("`event` is no id")?,
@@ -182,6 +220,7 @@ impl World {
                 created_ns: line.created_ms * NS_PER_MS,
                 sha256: ids::sha256(&line.sha256).context("`sha256` is no hex of 32 bytes")?,
                 ordered: line.ordered,
+                rewind: rewind.transpose()?,
                 line: Line::new(inputs.rows_file(), number),
             });
             Ok(())
@@ -193,35 +232,67 @@ impl World {
 
     /// One pair per row and endpoint, linked in the order of row ids within each lane.
     fn make_pairs(&mut self) -> Result<()> {
-        let mut lanes: HashMap<(u16, u32), u32> = HashMap::new();
+        let mut lanes: HashMap<(u16, u32, Option<u128>), u32> = HashMap::new();
         let mut last_of_lane: Vec<u32> = Vec::new();
         // Millions of them: not a byte more than needed.
-        let all = self.rows.iter().map(|row| self.routes[row.route as usize].len()).sum();
+        let all = self.rows.iter().map(|row| match row.rewind {
+            Some(_) => 1,
+            None => self.routes[row.route as usize].len(),
+        });
+        let all = all.sum();
         self.pairs.reserve_exact(all);
         self.by_event.reserve(self.rows.len());
         for number in 0..self.rows.len() {
             let row = &mut self.rows[number];
             row.pairs = u32::try_from(self.pairs.len()).context("more than 4 billion pairs")?;
             let number = u32::try_from(number).context("more than 4 billion rows")?;
-            if self.by_event.insert(row.event, number).is_some() {
+            let rewind = row.rewind.take();
+            if rewind.is_none() && self.by_event.insert(row.event, number).is_some() {
                 bail!("event {:032x} stands in two rows", row.event);
             }
-            for &endpoint in &self.routes[row.route as usize] {
-                let pair = u32::try_from(self.pairs.len()).context("more than 4 billion pairs")?;
+            let row = &self.rows[number as usize];
+            let command = rewind.as_ref().map(|rewind| rewind.command);
+            let mut place = |endpoint: u16, command: Option<u128>, pair: u32| {
                 let key = match self.endpoints[usize::from(endpoint)].order {
                     Order::User if row.ordered => row.key,
                     // A lane of its own for total order cannot be confused with a user's: modes do not mix.
                     Order::Total if row.ordered => 0,
                     _ => NONE,
                 };
-                let (mut lane, mut before) = (NONE, NONE);
-                if key != NONE {
-                    lane = *lanes.entry((endpoint, key)).or_insert_with(|| {
-                        last_of_lane.push(NONE);
-                        u32::try_from(last_of_lane.len() - 1).expect("fewer lanes than pairs")
-                    });
-                    before = std::mem::replace(&mut last_of_lane[lane as usize], pair);
+                if key == NONE {
+                    return (NONE, NONE);
                 }
+                let lane = *lanes.entry((endpoint, key, command)).or_insert_with(|| {
+                    last_of_lane.push(NONE);
+                    u32::try_from(last_of_lane.len() - 1).expect("fewer lanes than pairs")
+                });
+                (lane, std::mem::replace(&mut last_of_lane[lane as usize], pair))
+            };
+            if let Some(rewind) = rewind {
+                let pair = u32::try_from(self.pairs.len()).context("more than 4 billion pairs")?;
+                let endpoint = self.endpoints.iter().position(|one| one.id == rewind.endpoint);
+                let endpoint = endpoint.context("a rewind names an unknown endpoint")?;
+                let endpoint = u16::try_from(endpoint).expect("numbered by u16");
+                let (lane, before) = place(endpoint, command, pair);
+                let key = if lane == NONE { NONE } else { row.key };
+                let through = match self.endpoints[usize::from(endpoint)].order {
+                    _ if lane == NONE => NONE,
+                    Order::Total => lanes.get(&(endpoint, 0, None)).copied().unwrap_or(lane),
+                    _ => lanes.get(&(endpoint, key, None)).copied().unwrap_or(lane),
+                };
+                let made = Pair { through, ..Pair::new(number, endpoint, lane, before) };
+                self.pairs.push(made);
+                let rewound = Rewound { pair, of: rewind.of };
+                ensure!(
+                    self.rewinds.insert(rewind.delivery, rewound).is_none(),
+                    "delivery {:032x} stands in two rows",
+                    rewind.delivery
+                );
+                continue;
+            }
+            for &endpoint in &self.routes[row.route as usize] {
+                let pair = u32::try_from(self.pairs.len()).context("more than 4 billion pairs")?;
+                let (lane, before) = place(endpoint, None, pair);
                 self.pairs.push(Pair::new(number, endpoint, lane, before));
             }
         }
@@ -233,15 +304,35 @@ impl World {
         let event = ids::parse(&line.event).context("`event` is no id")?;
         let endpoint = ids::parse(&line.endpoint).context("`endpoint` is no id")?;
         let endpoint = self.endpoints.iter().position(|one| one.id == endpoint);
-        let row = self.by_event.get(&event);
-        let pair = row.zip(endpoint).and_then(|(row, endpoint)| {
-            self.pair(*row, u16::try_from(endpoint).expect("numbered by u16"))
-        });
-        let Some(pair) = pair else {
+        let endpoint = endpoint.map(|number| u16::try_from(number).expect("numbered by u16"));
+        let delivery = line.delivery.as_deref().map(|id| ids::parse(id).context("no delivery id"));
+        let delivery = delivery.transpose()?;
+        let pair = match delivery.and_then(|id| self.rewinds.get(&id)) {
+            Some(rewound) => {
+                let pair = &self.pairs[rewound.pair as usize];
+                let is_it =
+                    self.rows[pair.row as usize].event == event && Some(pair.endpoint) == endpoint;
+                is_it.then_some(rewound.pair)
+            }
+            None => {
+                let row = self.by_event.get(&event).copied();
+                row.zip(endpoint).and_then(|(row, endpoint)| self.pair(row, endpoint))
+            }
+        };
+        let Some(number) = pair else {
             self.stray_finals.push(at);
             return Ok(());
         };
-        let pair = &mut self.pairs[pair as usize];
+        if let Some(delivery) = delivery.filter(|id| self.wanted.contains(id)) {
+            self.repeated.insert(delivery, number);
+        }
+        let pair = &mut self.pairs[number as usize];
+        let is_final = |outcome| !matches!(outcome, Outcome::Held);
+        if pair.outcome.is_some_and(is_final) && is_final(line.outcome) {
+            // Two ends of one delivery: one of them is another's.
+            self.stray_finals.push(at);
+            return Ok(());
+        }
         pair.outcome = Some(line.outcome);
         pair.outcome_ns = line.at_ms * NS_PER_MS;
         pair.resolved = line.resolved;
@@ -268,6 +359,7 @@ impl Pair {
             resolved: false,
             promised: false,
             lane,
+            through: lane,
             before,
             attempt: 0,
             delivery: 0,

@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The lease of these worlds.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+
 /// What the judge said of a world, and where what it read lies.
 #[derive(Debug)]
 pub struct Verdict {
@@ -23,11 +26,12 @@ impl Verdict {
     /// # Errors
     /// When something cannot be read. A bad history is a verdict.
     pub async fn of(world: &World, receivers: &[Receiver]) -> Result<Self> {
-        Self::by(world, receivers, &[], &laneway_checker::Options::default()).await
+        let options = laneway_checker::Options { lease: LEASE, ..Default::default() };
+        Self::by(world, receivers, &[], &options).await
     }
 
-    /// As [`Verdict::of`] where answers may be later than the endpoints' `deadline`, and some endpoints are
-    /// `providers`: nobody is asked about a request sooner than `quiet` after it was read.
+    /// As [`Verdict::of`] where answers may be later than the endpoints' `deadline`, every lost lease is in the fault
+    /// journal, and some endpoints are `providers`: nobody is asked about a request sooner than `quiet` after it was read.
     ///
     /// # Errors
     /// As [`Verdict::of`].
@@ -39,8 +43,13 @@ impl Verdict {
         quiet: Duration,
     ) -> Result<Self> {
         let (deadline, quiet) = (Some(deadline), Some(quiet));
-        let options =
-            laneway_checker::Options { deadline, quiet, ..laneway_checker::Options::default() };
+        let options = laneway_checker::Options {
+            deadline,
+            quiet,
+            lease: LEASE,
+            leases_told: true,
+            ..laneway_checker::Options::default()
+        };
         Self::by(world, receivers, providers, &options).await
     }
 
@@ -53,19 +62,22 @@ impl Verdict {
         let rows = world
             .app
             .rows(
-                "SELECT id, event_id AS event, tenant, type, user_key AS key, encode(sha256(payload), 'hex') AS sha256, \
-                 (extract(epoch FROM created_at) * 1000)::bigint AS created_ms FROM laneway.outbox ORDER BY id",
+                "SELECT o.id, o.event_id AS event, o.tenant, o.type, o.user_key AS key, \
+                 encode(sha256(o.payload), 'hex') AS sha256, \
+                 (extract(epoch FROM o.created_at) * 1000)::bigint AS created_ms, \
+                 o.rewind || jsonb_build_object('command', w.rewind_id) AS rewind FROM laneway.outbox o \
+                 LEFT JOIN laneway_control.rewound w ON w.delivery_id = (o.rewind->>'delivery')::uuid ORDER BY o.id",
             )
             .await?;
         let finals = world
             .app
             .rows(
-                "SELECT i.event_id AS event, i.endpoint_id AS endpoint, \
+                "SELECT i.event_id AS event, i.endpoint_id AS endpoint, i.delivery_id AS delivery, \
                  (extract(epoch FROM i.settled_at) * 1000)::bigint AS at_ms, \
                  (ARRAY['delivered', 'dead_lettered', 'discarded'])[i.outcome] AS outcome, \
                  EXISTS (SELECT FROM laneway_control.commands c WHERE c.delivery_id = i.delivery_id \
                    AND c.verdict = 'delivered' AND c.result = 'applied') AS resolved FROM laneway_control.inbox i \
-                 UNION ALL SELECT event_id, endpoint_id, 0, 'held', false FROM laneway_control.parked_events",
+                 UNION ALL SELECT event_id, endpoint_id, delivery_id, 0, 'held', false FROM laneway_control.parked_events",
             )
             .await?;
         let subscriptions = world.endpoints().iter().map(|made| {

@@ -65,7 +65,8 @@ pub struct Account {
 /// A line of the ledger, for the judge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LedgerLine {
-    /// `effect`: it was done; `answer`: somebody asked, and this was said.
+    /// `effect`: it was done; `worked`: it would have been, had it not been done before under the same key; `answer`:
+    /// somebody asked, and this was said.
     pub kind: &'static str,
     /// Monotonic nanoseconds (`CLOCK_MONOTONIC`).
     pub ns: u64,
@@ -73,11 +74,22 @@ pub struct LedgerLine {
     pub path: String,
     /// The idempotency key.
     pub key: String,
-    /// Of an effect: the request that had it (`X-Attempt`).
+    /// Of an effect, or of work: the request's event (`webhook-id`), if the key is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
+    /// And the request itself (`X-Attempt`).
     pub attempt: u32,
     /// `applied`, `not_applied`, or what is neither.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub said: Option<&'static str>,
+}
+
+/// A request to do something.
+#[derive(Clone)]
+struct Asked {
+    key: String,
+    event: Option<String>,
+    attempt: u32,
 }
 
 type Plan = Box<dyn Fn(&str) -> First + Send>;
@@ -99,21 +111,31 @@ impl Inner {
         self.accounts.entry(key.to_owned()).or_default()
     }
 
-    fn note(&mut self, kind: &'static str, key: &str, attempt: u32, said: Option<&'static str>) {
-        let (path, key) = (self.path.clone(), key.to_owned());
-        self.ledger.push(LedgerLine { kind, ns: monotonic_ns(), path, key, attempt, said });
+    fn note(&mut self, kind: &'static str, asked: &Asked, said: Option<&'static str>) {
+        let (path, key, attempt) = (self.path.clone(), asked.key.clone(), asked.attempt);
+        let event = asked.event.clone().filter(|event| *event != key);
+        self.ledger.push(LedgerLine { kind, ns: monotonic_ns(), path, key, event, attempt, said });
     }
 
-    /// Does it, if it is not done.
-    fn apply(&mut self, key: &str, attempt: u32) {
+    fn note_answer(&mut self, key: &str, said: &'static str) {
+        let asked = Asked { key: key.to_owned(), event: None, attempt: 0 };
+        self.note("answer", &asked, Some(said));
+    }
+
+    /// Does it, if it is not done. That it came to this stands in the ledger in any case: the provider's own idempotency
+    /// is no merit of the sender's.
+    fn apply(&mut self, asked: &Asked) {
         let place = self.effects + 1;
-        let account = self.account(key);
-        if account.effects == 0 {
+        let account = self.account(&asked.key);
+        let kind = if account.effects == 0 {
             account.effects = 1;
             account.applied = Some(place);
             self.effects = place;
-            self.note("effect", key, attempt, None);
-        }
+            "effect"
+        } else {
+            "worked"
+        };
+        self.note(kind, asked, None);
     }
 }
 
@@ -184,7 +206,7 @@ impl Provider {
         let mut inner = self.locked();
         let Some(key) = inner.keys.get(delivery).cloned() else { return false };
         let applied = inner.account(&key).effects > 0;
-        inner.note("answer", &key, 0, Some(truth(applied)));
+        inner.note_answer(&key, truth(applied));
         applied
     }
 
@@ -227,7 +249,8 @@ fn act(shared: &Arc<Mutex<Inner>>, request: &Request) -> Behaviour {
     let Some(key) = request.header("idempotency-key").map(str::to_owned) else {
         return Behaviour::status(400);
     };
-    let attempt = request.attempt();
+    let event = request.header("webhook-id").map(str::to_owned);
+    let asked = Asked { key: key.clone(), event, attempt: request.attempt() };
     let mut inner = lock(shared);
     inner.keys.insert(request.delivery_id().to_owned(), key.clone());
     let plan = (inner.first)(&key);
@@ -237,11 +260,11 @@ fn act(shared: &Arc<Mutex<Inner>>, request: &Request) -> Behaviour {
     let first = if account.requests == 1 { plan } else { First::Answer };
     match first {
         First::Answer => {
-            inner.apply(&key, attempt);
+            inner.apply(&asked);
             Behaviour::ok()
         }
         First::ApplyThenCut => {
-            inner.apply(&key, attempt);
+            inner.apply(&asked);
             Behaviour::Reset
         }
         First::CutBefore => Behaviour::Reset,
@@ -253,7 +276,7 @@ fn act(shared: &Arc<Mutex<Inner>>, request: &Request) -> Behaviour {
                 tokio::time::sleep(after).await;
                 let mut inner = lock(&shared);
                 inner.account(&key).working -= 1;
-                inner.apply(&key, attempt);
+                inner.apply(&asked);
             });
             Behaviour::Hang
         }
@@ -279,7 +302,7 @@ fn answer(shared: &Mutex<Inner>, request: &Request) -> Behaviour {
         Says::Nonsense => ("nonsense", json(200, "<html>hello</html>")),
         Says::Cut => ("cut", Behaviour::Reset),
     };
-    inner.note("answer", key, 0, Some(said));
+    inner.note_answer(key, said);
     behaviour
 }
 

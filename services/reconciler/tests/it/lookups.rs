@@ -2,14 +2,17 @@
 
 use crate::world::{LIMIT, World};
 use laneway_store::inspect::{Filter, Resolve, Verdict, unknown_resolve, unknowns_list};
-use laneway_store::lookups::{Settled, lookup_settle, lookups_claim, lookups_find};
-use laneway_testkit::{First, Provider, Says, sql, wait_for};
+use laneway_store::lookups::{
+    Room, Settled, lookup_release, lookup_settle, lookups_claim, lookups_find,
+};
+use laneway_testkit::{Behaviour, First, Provider, Receiver, Says, sql, wait_for};
 use laneway_wire::Record;
 use laneway_wire::authority::Answer;
 use std::time::{Duration, Instant};
 
 const COMMANDS: &str = "SELECT count(*)::text FROM laneway_control.commands";
 const S: Duration = Duration::from_secs(1);
+const ROOM: Room<'_> = Room { questions: 10, of_endpoint: 10, under_way: &[] };
 
 /// The provider is asked with a credential; times are those of tests.
 async fn world(provider: &Provider) -> World {
@@ -176,7 +179,7 @@ async fn an_answer_that_comes_too_late_counts_for_nothing() {
     let claim = async || {
         lookups_find(&world.pool, Duration::ZERO, None).await.unwrap();
         sql(&world.url, "UPDATE laneway_control.lookups SET ask_at = now()").await.unwrap();
-        lookups_claim(&world.pool, 10, S).await.unwrap().remove(0)
+        lookups_claim(&world.pool, ROOM, S).await.unwrap().remove(0)
     };
     let settle =
         async |lookup, answer| lookup_settle(&world.pool, lookup, answer, "test", S).await.unwrap();
@@ -199,7 +202,7 @@ async fn an_answer_that_comes_too_late_counts_for_nothing() {
     assert_eq!(verdict(&world, &record).await, "delivered by ann");
     // What is decided is not asked about; what has gone on is forgotten.
     sql(&world.url, "UPDATE laneway_control.lookups SET ask_at = now()").await.unwrap();
-    assert!(lookups_claim(&world.pool, 10, S).await.unwrap().is_empty());
+    assert!(lookups_claim(&world.pool, ROOM, S).await.unwrap().is_empty());
     sql(
         &world.url,
         "UPDATE laneway_control.commands SET applied_at = now(), result = 'applied'; \
@@ -208,8 +211,80 @@ async fn an_answer_that_comes_too_late_counts_for_nothing() {
     )
     .await
     .unwrap();
-    assert!(lookups_claim(&world.pool, 10, S).await.unwrap().is_empty());
+    assert!(lookups_claim(&world.pool, ROOM, S).await.unwrap().is_empty());
     assert_eq!(world.value("SELECT count(*)::text FROM laneway_control.lookups").await, "0");
+}
+
+/// An authority that takes questions and never answers holds up its own endpoint only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hanging_authority_keeps_no_other_endpoint_waiting() {
+    const HANGING: u32 = 200;
+    let hanging = Receiver::start().await;
+    hanging.set_script(|_| Behaviour::Hang);
+    let provider = Provider::start().await;
+    let mut world = world(&provider).await;
+    // By far longer than the other endpoint may take, and no more questions at once than the hanging ones could all take.
+    world.settings.reconciler.lookup_deadline = 50 * S;
+    world.settings.reconciler.lookups_at_once = 16;
+    world.settings.reconciler.lookup_connections = 4;
+    let silent: Vec<Record> = (1..=HANGING).map(|n| world.record(n, &format!("s{n}"))).collect();
+    world.unknowns(&silent).await;
+    world.authority(&hanging.url("/ask/{idempotencyKey}"), None).await;
+    let one = world.start();
+    wait_for("questions that hang", LIMIT, || async { hanging.journal().requests().len() >= 4 })
+        .await;
+    world.another_endpoint().await;
+    let records: Vec<Record> = (1_001..=1_020).map(|n| world.record(n, &format!("k{n}"))).collect();
+    world.unknowns(&records).await;
+    world.authority(&provider.authority(), None).await;
+    let began = Instant::now();
+    wait_for("the other endpoint's answers", LIMIT, || async {
+        world.value(COMMANDS).await == "20"
+    })
+    .await;
+    let took = began.elapsed();
+    assert!(took < 20 * S, "{took:?}");
+    // As many as there are connections were claimed and asked; no other one counts as asked, or waits for it.
+    assert_eq!(hanging.journal().requests().len(), 4);
+    let endpoint = silent[0].head.endpoint;
+    let of = |what: &str| {
+        format!(
+            "SELECT count(*)::text FROM laneway_control.lookups WHERE endpoint_id = '{endpoint}' AND {what}"
+        )
+    };
+    assert_eq!(world.value(&of("claim IS NOT NULL")).await, "4");
+    let untouched = of("claim IS NULL AND asked = 0 AND asked_at IS NULL AND ask_at <= now()");
+    assert_eq!(world.value(&untouched).await, (HANGING - 4).to_string());
+    one.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_no_question_until_it_was_asked() {
+    let provider = Provider::start().await;
+    let world = world(&provider).await;
+    for n in 1..=3 {
+        world.unknown(&world.record(n, &format!("k{n}")), 1, Duration::ZERO).await;
+    }
+    lookups_find(&world.pool, Duration::ZERO, None).await.unwrap();
+    let room =
+        |of_endpoint, under_way: &'static [_]| Room { questions: 10, of_endpoint, under_way };
+    let claim = async |room| lookups_claim(&world.pool, room, S).await.unwrap();
+    let asked = "SELECT sum(asked)::text || ' ' || count(claim) || ' ' || count(asked_at) FROM laneway_control.lookups";
+    let claimed = claim(room(2, &[])).await;
+    assert_eq!(claimed.len(), 2);
+    let busy: &'static [_] = Box::leak(Box::new([(world.endpoint, 2)]));
+    assert!(claim(room(2, busy)).await.is_empty(), "as many are under way as may be");
+    assert_eq!(claim(room(3, busy)).await.len(), 1);
+    assert_eq!(world.value(asked).await, "0 3 0");
+    lookup_release(&world.pool, &claimed[0], Duration::ZERO).await.unwrap();
+    assert_eq!(world.value(asked).await, "0 2 0");
+    let again = claim(room(9, &[])).await;
+    assert_eq!((again.len(), again[0].asked), (1, 0));
+    lookup_release(&world.pool, &claimed[0], Duration::ZERO).await.unwrap();
+    assert_eq!(world.value(asked).await, "0 3 0", "the claim is another's by now");
+    lookup_settle(&world.pool, &again[0], Answer::Unknown, "test", Duration::ZERO).await.unwrap();
+    assert_eq!(world.value(asked).await, "1 2 1");
+    assert_eq!(claim(room(9, &[])).await[0].asked, 1);
 }
 
 /// The guard of deliveries is the guard of questions (security 5.1, item 6).

@@ -61,23 +61,37 @@ impl World {
         migrate::source_migrate(&pool).await.unwrap();
         let tenant = TenantId::from_uuid(Uuid::now_v7());
         let endpoint = EndpointId::from_uuid(Uuid::now_v7());
-        let (t, e) = (tenant.as_uuid(), endpoint.as_uuid());
-        for statement in [
-            format!("INSERT INTO laneway_control.projects (tenant_id, name) VALUES ('{t}', 'p')"),
-            format!(
-                "INSERT INTO laneway_control.endpoints (tenant_id, endpoint_id, url, timeout_ms, secret, since_version) \
-                 VALUES ('{t}', '{e}', 'http://127.0.0.1:1/', 2000, '', 1)"
-            ),
-        ] {
-            sql(&url, &statement).await.unwrap();
-        }
+        let t = tenant.as_uuid();
+        sql(
+            &url,
+            &format!("INSERT INTO laneway_control.projects (tenant_id, name) VALUES ('{t}', 'p')"),
+        )
+        .await
+        .unwrap();
         let mut settings = Settings::default();
         settings.database.url = url.as_str().into();
         settings.secrets.key = SECRETS_KEY.into();
         settings.courier.address.allow_http = true;
         settings.courier.address.allowed = vec!["127.0.0.0/8".parse().unwrap()];
         settings.reconciler.poll = Duration::from_millis(20);
-        Self { url, pool, tenant, endpoint, settings }
+        let mut world = Self { url, pool, tenant, endpoint, settings };
+        world.another_endpoint().await;
+        world
+    }
+
+    /// Makes an endpoint; records and authorities are its from now on.
+    pub(crate) async fn another_endpoint(&mut self) {
+        self.endpoint = EndpointId::from_uuid(Uuid::now_v7());
+        let (t, e) = (self.tenant.as_uuid(), self.endpoint.as_uuid());
+        sql(
+            &self.url,
+            &format!(
+                "INSERT INTO laneway_control.endpoints (tenant_id, endpoint_id, url, timeout_ms, secret, since_version) \
+                 VALUES ('{t}', '{e}', 'http://127.0.0.1:1/', 2000, '', 1)"
+            ),
+        )
+        .await
+        .unwrap();
     }
 
     /// Makes the endpoint ask at this URL, with this credential.

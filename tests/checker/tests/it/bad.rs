@@ -3,6 +3,7 @@
 use crate::history::{History, TENANT, body, delivery};
 use laneway_checker::{Source, check};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Three rows of a user and one of another, all delivered.
 fn good() -> History {
@@ -194,6 +195,112 @@ fn i3_a_kill_of_a_process_that_lives_on_explains_nothing() {
     h.assert_bad("I3");
 }
 
+// It was recorded long before anything happened; nothing that comes later can have lost it.
+#[test]
+fn i3_a_repeat_of_what_was_recorded_before_the_fault() {
+    for (kind, target) in
+        [("pause", "deliver-1"), ("cut", "deliver-1"), ("kill", "deliver-1"), ("crash", "postgres")]
+    {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        h.send(1, 1, 200, 10);
+        h.outcome(1, "delivered", 15);
+        h.send(1, 1, 200, 22_000);
+        h.fault(kind, target, 20_000, 24_000);
+        h.assert_bad("I3");
+        // Nor if nobody says when it was recorded: it was due long before.
+        h.finals.clear();
+        h.faults.clear();
+        h.fault(kind, target, 60_000, 64_000);
+        h.send(1, 1, 200, 62_000);
+        h.journal.drain(2..4);
+        h.assert_bad("I3");
+    }
+}
+
+// What lost the first answer is over, the second one was recorded: whoever sends again now has forgotten that.
+#[test]
+fn i3_a_repeat_of_what_was_recorded_after_the_fault() {
+    for (kind, target, lanes) in [
+        ("kill", "deliver-1", false),
+        ("crash", "postgres", false),
+        ("lease_lost", "deliver-1", true),
+        ("pause", "deliver-1", false),
+    ] {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        h.request(1, 1, 7, 10);
+        h.response(1, 200, 7, 12);
+        let fault = h.fault(kind, target, 15, 3_000);
+        if lanes {
+            fault["lanes"] = json!([["/a", "u"]]);
+        }
+        h.send(1, 1, 200, 9_000);
+        h.outcome(1, "delivered", 9_005);
+        h.assert_good();
+        h.send(1, 1, 200, 12_000);
+        assert!(h.verdict().broken().contains(&"I3"), "{kind}");
+    }
+}
+
+// The process whose answer it was carried on while another one stood still.
+#[test]
+fn i3_a_repeat_that_a_pause_of_another_process_does_not_explain() {
+    let mut h = History::new();
+    h.rows(&[1], "u");
+    h.rows(&[2], "v");
+    h.deadline(2_000);
+    h.send(1, 1, 200, 1_000);
+    h.send(2, 1, 200, 4_000);
+    h.request(1, 1, 2, 6_000);
+    h.response(1, 200, 2, 6_002);
+    h.fault("pause", "deliver-2", 900, 5_000);
+    h.assert_bad("I3");
+    // A throttled one runs in pieces.
+    h.faults[0]["kind"] = "throttle".into();
+    h.assert_good();
+}
+
+// Only an owner that was replaced has stragglers; its lease of another lane is no excuse.
+#[test]
+fn i5_a_straggler_of_a_lane_whose_lease_was_not_lost() {
+    for (target, key, is_good) in
+        [("deliver-1", "v", false), ("deliver-2", "u", false), ("deliver-1", "u", true)]
+    {
+        let mut h = History::new();
+        h.options.leases_told = true;
+        h.options.lease = Duration::from_secs(3);
+        h.rows(&[1, 2], "u");
+        h.rows(&[3], "v");
+        h.deadline(2_000);
+        h.send(1, 1, 200, 10);
+        h.send(3, 1, 200, 20);
+        h.send(1, 1, 200, 7_000);
+        h.outcome(1, "delivered", 7_003);
+        h.send(2, 1, 200, 7_100);
+        h.request(1, 1, 2, 9_001);
+        h.fault("pause", "deliver-1", 5, 9_000);
+        h.fault("lease_lost", target, 0, 3_500)["lanes"] = json!([["/a", key]]);
+        // What was answered first was in the lease of its own lane.
+        h.fault("lease_lost", "deliver-3", 0, 3_500)["lanes"] = json!([["/a", "u"]]);
+        if is_good {
+            h.assert_good();
+        } else {
+            h.assert_bad_among(&["I3", "I5"]);
+        }
+    }
+}
+
+#[test]
+fn i7_an_attempt_number_that_falls_back_long_after_a_fault() {
+    let mut h = History::new();
+    h.rows(&[1], "u");
+    h.send(1, 2, 503, 10);
+    h.send(1, 1, 200, 90_000);
+    h.fault("pause", "deliver-1", 30_000, 40_000);
+    h.assert_bad("I7");
+}
+
 #[test]
 fn i3_a_send_after_the_dead_letter() {
     let mut h = good();
@@ -311,6 +418,92 @@ fn i7_an_attempt_number_that_falls_back() {
     h.assert_bad("I7");
     h.fault("kill", "deliver-1", 20, 30);
     h.assert_good();
+}
+
+/// Two dead letters of a user, sent again by one command, and one event between.
+fn rewound() -> History {
+    let mut h = History::new();
+    h.rows(&[1, 2, 3], "u");
+    for (row, at) in [(1, 10), (2, 20)] {
+        h.send(row, 1, 400, at);
+        h.outcome_of(row, row, "dead_lettered", at + 4);
+    }
+    h.send(3, 1, 200, 30);
+    h.rewind(11, 1, "u", 7, 1_000);
+    h.rewind(12, 2, "u", 7, 1_000);
+    h.send_again(11, 1, 1, 200, 1_010);
+    h.send_again(12, 2, 1, 400, 1_020);
+    h.outcome_of(11, 1, "delivered", 1_014);
+    h.outcome_of(12, 2, "dead_lettered", 1_024);
+    h
+}
+
+#[test]
+fn i31_what_is_sent_again_out_of_its_order() {
+    let h = rewound();
+    let figures = h.assert_good().figures;
+    assert_eq!((figures.events, figures.rewinds, figures.deliveries), (3, 2, 2));
+    assert_eq!((figures.dead_letters, figures.lost, figures.duplicates), (3, 0, 0));
+    // The rows are in another order.
+    let mut rows = rewound();
+    let ids = [rows.rows[3]["id"].clone(), rows.rows[4]["id"].clone()];
+    [rows.rows[4]["id"], rows.rows[3]["id"]] = ids;
+    assert!(rows.verdict().broken().contains(&"I31"));
+    // The requests are: as in any lane.
+    let mut sent = rewound();
+    let (first, second) = (sent.journal[6..8].to_vec(), sent.journal[8..].to_vec());
+    sent.journal.truncate(6);
+    for (lines, at) in [(second, 1_010), (first, 1_020)] {
+        for (mut line, at) in lines.into_iter().zip([at, at + 2]) {
+            line["ns"] = (5_000_000_000 + at * 1_000_000_i64).into();
+            sent.journal.push(line);
+        }
+    }
+    assert!(sent.verdict().broken().contains(&"I1"));
+}
+
+#[test]
+fn i31_what_is_sent_again_before_it_was_given_up() {
+    let mut h = rewound();
+    h.finals[0]["at_ms"] = (1_796_000_000_000_i64 + 5_000).into();
+    assert!(h.verdict().broken().contains(&"I31"));
+    // Nor of what a person gave up for good.
+    let mut h = rewound();
+    h.finals[0]["outcome"] = "discarded".into();
+    h.assert_bad("I31");
+}
+
+#[test]
+fn i32_a_dead_letter_that_is_sent_again_by_two_commands() {
+    let mut h = rewound();
+    h.rewind(13, 1, "u", 8, 2_000);
+    h.send_again(13, 1, 1, 200, 2_010);
+    h.outcome_of(13, 1, "delivered", 2_014);
+    h.assert_bad("I32");
+    // The second series repeats the first one's dead letter.
+    let mut h = rewound();
+    h.rewind(13, 2, "u", 8, 2_000);
+    h.rows[5]["rewind"]["of"] = delivery(12, "/a").into();
+    h.send_again(13, 2, 1, 200, 2_010);
+    h.outcome_of(13, 2, "delivered", 2_014);
+    h.assert_good();
+}
+
+#[test]
+fn i2_i3_and_i4_hold_for_what_is_sent_again() {
+    let mut lost = rewound();
+    lost.finals.truncate(3);
+    lost.assert_bad("I2");
+    let mut twice = rewound();
+    twice.send_again(11, 1, 1, 200, 1_500);
+    twice.assert_bad_among(&["I3", "I5"]);
+    // A delivery that no row makes is the event's own, whose end has come.
+    let mut ghost = rewound();
+    ghost.send_again(14, 1, 1, 200, 1_500);
+    assert!(ghost.verdict().broken().contains(&"I7"));
+    let mut end = rewound();
+    end.outcome_of(14, 1, "delivered", 1_500);
+    end.assert_bad("I4");
 }
 
 #[test]

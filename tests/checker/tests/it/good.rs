@@ -2,6 +2,7 @@
 
 use crate::history::{History, delivery, event};
 use serde_json::json;
+use std::time::Duration;
 
 #[test]
 fn a_lane_delivered_in_order_is_good() {
@@ -68,6 +69,32 @@ fn a_repeat_after_its_owner_was_killed_is_explained() {
     let figures = h.assert_good().figures;
     assert_eq!((figures.duplicates, figures.duplicates_explained), (1, 1));
     assert_eq!((figures.deliveries, figures.lost), (2, 0));
+}
+
+// Between the answer and the record: what the database says came of the second one.
+#[test]
+fn a_crash_between_answer_and_record_is_explained() {
+    for (kind, lanes) in [("kill", false), ("lease_lost", true)] {
+        let mut h = History::new();
+        h.rows(&[1, 2], "u");
+        h.deadline(2_000);
+        h.options.lease = Duration::from_secs(3);
+        h.options.leases_told = true;
+        h.request(1, 1, 5, 1_000);
+        h.response(1, 200, 5, 1_002);
+        let fault = h.fault(kind, "deliver-1", 1_005, 4_000);
+        if lanes {
+            (fault["start_ms"], fault["lanes"]) =
+                ((1_796_000_000_000_i64).into(), json!([["/a", "u"]]));
+        }
+        h.request(1, 1, 2, 7_000);
+        h.response(1, 200, 2, 7_002);
+        h.outcome(1, "delivered", 7_004);
+        h.send(2, 1, 200, 7_100);
+        h.outcome(2, "delivered", 7_104);
+        let figures = h.assert_good().figures;
+        assert_eq!((figures.duplicates, figures.duplicates_explained), (1, 1), "{kind}");
+    }
 }
 
 #[test]

@@ -130,6 +130,30 @@ impl History {
         self.faults.last_mut().unwrap()
     }
 
+    /// A row that sends `of`, an event of the user, to `/a` again, by a command.
+    pub(crate) fn rewind(&mut self, row: i64, of: i64, key: &str, command: u32, at: i64) {
+        self.row(row, "user.changed", Some(key), at);
+        let again = self.rows.last_mut().unwrap();
+        again["event"] = event(of).into();
+        again["sha256"] = body(of).into();
+        again["rewind"] = json!({
+            "delivery": delivery(row, "/a"), "endpoint": format!("{:032x}", 1), "of": delivery(of, "/a"),
+            "command": format!("{command:032x}"),
+        });
+    }
+
+    /// What a rewind sends, and its answer 2 ms later.
+    pub(crate) fn send_again(&mut self, row: i64, of: i64, attempt: u32, status: u16, at: i64) {
+        self.request(of, attempt, 1, at)["delivery_id"] = delivery(row, "/a").into();
+        self.response(of, status, 1, at + 2)["delivery_id"] = delivery(row, "/a").into();
+    }
+
+    /// A final state with the delivery that it is of.
+    pub(crate) fn outcome_of(&mut self, row: i64, of: i64, outcome: &str, at: i64) {
+        self.outcome(of, outcome, at);
+        self.finals.last_mut().unwrap()["delivery"] = delivery(row, "/a").into();
+    }
+
     /// The receiver at `/a` did it, for this attempt.
     pub(crate) fn effect(&mut self, row: i64, attempt: u32, at: i64) {
         self.ledger.push(json!({

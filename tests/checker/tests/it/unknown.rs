@@ -1,6 +1,7 @@
 //! Unknown outcomes of an endpoint that wants nothing sent twice: what may follow them (I12 to I14).
 
 use crate::history::History;
+use serde_json::json;
 use std::time::Duration;
 
 /// Two rows of a user; the first was applied and got no answer, which an authority said later.
@@ -64,6 +65,52 @@ fn what_a_paused_owner_had_begun_may_come_late() {
     h.assert_good();
 }
 
+// A pause of whoever holds other lanes, or of one whose lease of this one was not lost, is none of its business.
+#[test]
+fn i12_a_pause_elsewhere_is_no_excuse() {
+    for (target, key, is_good) in
+        [("deliver-2", "u", false), ("deliver-1", "v", false), ("deliver-1", "u", true)]
+    {
+        let mut h = not_applied();
+        h.options.leases_told = true;
+        h.options.lease = Duration::from_secs(3);
+        h.rows(&[9], "v");
+        h.request(9, 1, 8, 4_300);
+        h.effect(9, 1, 4_299);
+        h.response(9, 200, 8, 4_301);
+        h.request(1, 1, 3, 5_000);
+        h.fault("pause", "deliver-1", 0, 4_950);
+        h.fault("lease_lost", target, 0, 3_200)["lanes"] = json!([["/a", key]]);
+        let broken = h.verdict().broken();
+        assert_eq!(broken.contains(&"I12"), !is_good, "{target} {key}: {broken:?}");
+        assert_eq!(broken.is_empty(), is_good, "{target} {key}: {broken:?}");
+    }
+}
+
+// What a paused owner had begun comes before its successor's, each with a word of its own; a third one has none.
+#[test]
+fn i12_a_pause_allows_nothing_but_what_was_begun() {
+    let mut h = History::new();
+    h.rows(&[1], "u");
+    h.request(1, 1, 1, 10);
+    h.answer(1, "not_applied", 1_000);
+    h.answer(1, "not_applied", 8_000); // of the second attempt, which was still to come
+    h.request(1, 2, 2, 9_000);
+    h.request(1, 3, 3, 9_100);
+    h.effect(1, 3, 9_099);
+    h.response(1, 200, 3, 9_101);
+    h.outcome(1, "delivered", 9_102);
+    h.fault("pause", "deliver-1", 1_050, 8_950);
+    h.assert_good();
+    h.finals.clear();
+    h.request(1, 4, 4, 9_500);
+    h.ledger.retain(|line| line["kind"] != "effect");
+    h.journal.retain(|line| line["kind"] == "request");
+    h.effect(1, 4, 9_499);
+    h.response(1, 200, 4, 9_501);
+    h.assert_bad("I12");
+}
+
 #[test]
 fn i12_sent_again_without_a_word() {
     let mut h = not_applied();
@@ -87,6 +134,31 @@ fn i12_two_effects() {
     let mut h = not_applied();
     h.effect(1, 2, 4_200);
     h.assert_bad("I12");
+}
+
+#[test]
+fn i12_two_effects_under_two_keys() {
+    let mut h = not_applied();
+    h.effect(1, 2, 4_200);
+    let second = h.ledger.last_mut().unwrap();
+    (second["event"], second["key"]) = (second["key"].clone(), "evt_00000000000000000000ZZ".into());
+    second["kind"] = "worked".into();
+    h.assert_bad("I12");
+    h.ledger.last_mut().unwrap()["kind"] = "effect".into();
+    h.assert_bad("I12");
+}
+
+// Its own idempotency kept the provider from a second effect; the sender did all for it.
+#[test]
+fn i12_done_once_before_and_once_behind_a_word() {
+    let mut h = not_applied();
+    h.effect(1, 1, 2_000);
+    h.ledger.last_mut().unwrap()["kind"] = "worked".into();
+    h.assert_bad("I12");
+    // The same request twice, as a provider may work on it, is none.
+    h.ledger.last_mut().unwrap()["attempt"] = 2.into();
+    h.ledger.last_mut().unwrap()["ns"] = h.journal[1]["ns"].clone();
+    h.assert_good();
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) struct Member {
 /// How it behaves when it is left alone.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
-    /// 400 to some events: dead letters.
+    /// 400 to some events: dead letters. Half of them are taken when they are sent again.
     Refuses,
     /// A tenth of a second for each.
     Slow,
@@ -106,7 +106,9 @@ fn usual(manner: Manner, request: &Request) -> Behaviour {
     match manner {
         Manner::Refuses => {
             let refused = request.body.windows(REFUSED.len()).any(|part| part == REFUSED);
-            Behaviour::status(if refused { 400 } else { 200 })
+            // Half of what is sent again is taken, the rest is given up once more.
+            let repented = request.header("x-replay-of").is_some() && sum.is_multiple_of(2);
+            Behaviour::status(if refused && !repented { 400 } else { 200 })
         }
         Manner::Slow => Behaviour::delayed(200, Duration::from_millis(100)),
         Manner::Fails => Behaviour::status(if sum.is_multiple_of(10) { 503 } else { 200 }),

@@ -7,13 +7,15 @@ use anyhow::{Context, Result, ensure};
 use laneway_testkit::Provider;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Dead letters are given up every so many rounds.
-const DISCARD_EVERY: u32 = 5;
+const DISCARD_EVERY: u32 = 15;
 /// A command that takes longer met a fault.
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
+const AUDIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// One person.
 pub(super) struct Hand {
@@ -74,10 +76,27 @@ impl Hand {
 
 /// Runs a command to its end and gives what it printed.
 async fn run(crew: &Crew, args: &[&str]) -> Result<String> {
+    let output = output(crew, args, COMMAND_LIMIT).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Runs a command to its end, whatever its exit code.
+async fn output(crew: &Crew, args: &[&str], limit: Duration) -> Result<Output> {
     let command = crew.world.lock().await.command(args)?;
     let mut command = tokio::process::Command::from(command);
     let output = command.kill_on_drop(true).output();
-    let output = tokio::time::timeout(COMMAND_LIMIT, output).await??;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+    Ok(tokio::time::timeout(limit, output).await??)
+}
+
+/// Runs the audit over all rows that are at least `settled` old and gives what it found, each with its examples.
+pub(super) async fn audit(crew: &Crew, settled: Duration) -> Result<Vec<Value>> {
+    let settled = format!("{}s", settled.as_secs());
+    let args = ["-o", "json", "audit", "--settled", &settled];
+    let output = output(crew, &args, AUDIT_LIMIT).await?;
+    // It ends with 8 when it has found something.
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    ensure!(!findings.is_empty(), "the audit made no check");
+    Ok(findings.into_iter().filter(|finding| finding["count"] != 0).collect())
 }

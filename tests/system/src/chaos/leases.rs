@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 /// The lease of these worlds.
-const LEASE_NS: u64 = 3_000_000_000;
+const LEASE_NS: u64 = crate::verdict::LEASE.as_secs() * 1_000_000_000;
 /// A settle transaction that was under way when the lease was last renewed had been sent by then, and what came during
 /// it was not in it.
 const SETTLE_NS: u64 = 1_000_000_000;

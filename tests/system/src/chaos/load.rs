@@ -38,7 +38,8 @@ pub(super) fn keys() -> impl Iterator<Item = String> {
     (0..KEYS).map(key)
 }
 
-fn key(n: u64) -> String {
+/// One of them.
+pub(super) fn key(n: u64) -> String {
     format!("user_{}", n % KEYS)
 }
 

@@ -1,6 +1,7 @@
 //! `make chaos`: all parts as real processes, load, and faults drawn from a seed; then everything heals, drains, and is
 //! judged by the receivers' journals, the committed rows and the fault journal (reliability.md, issue of the harness).
 
+mod again;
 mod crew;
 mod crowd;
 mod hand;
@@ -51,6 +52,8 @@ const HOLD: &str = "/hold";
 /// Everything is delivered within this after the last fault; what is not counts as lost.
 const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// What is audited is at least this old: older than anything that is on its way.
+const AUDITED_AGE: Duration = Duration::from_secs(5);
 /// A track that is this late after the last planned fault hangs.
 const TRACK_LIMIT: Duration = Duration::from_secs(240);
 /// Errors of the run itself that are shown.
@@ -87,7 +90,12 @@ pub async fn run(options: Options) -> Result<Report> {
     let client = stage.crew.world.lock().await.client()?;
     let stop = Arc::new(AtomicBool::new(false));
     let emitting = tokio::spawn(load::emit(Arc::clone(&app), options.rate, Arc::clone(&stop)));
-    let posting = tokio::spawn(load::post(client, options.rate, Arc::clone(&stop)));
+    let posting = tokio::spawn(load::post(client.clone(), options.rate, Arc::clone(&stop)));
+    let again = {
+        let commands = plan::again(options.seed, options.length, ENDPOINTS as u64);
+        let (endpoints, stop) = (stage.endpoints.clone(), Arc::clone(&stop));
+        tokio::spawn(async move { again::give(client, commands, endpoints, &stop).await })
+    };
 
     let leases = Leases::new(&*stage.crew.world.lock().await, PARTITIONS, load::keys());
     let stage = Arc::new(stage);
@@ -117,8 +125,10 @@ pub async fn run(options: Options) -> Result<Report> {
     stop.store(true, Ordering::Relaxed);
     let emitted = emitting.await.context("the application")?;
     let posted = posting.await.context("the client of the API")?;
+    let given = again.await.context("the operator")?;
     let drained = within(DRAIN_LIMIT, || is_drained(&stage)).await;
     let heal_seconds = healed.elapsed().as_secs_f64();
+    let audit = audited(&stage).await;
     for task in [supervising, person] {
         task.abort();
         let _ = task.await;
@@ -141,6 +151,10 @@ pub async fn run(options: Options) -> Result<Report> {
         emitted.acknowledged.iter().chain(&posted.acknowledged).copied().collect();
     let mut score = score.into_inner().expect("no track panicked");
     score.errors.extend(stopped);
+    score.errors.extend(given.refusals);
+    if let Err(error) = &audit {
+        score.errors.push(format!("the audit could not be made: {error:#}"));
+    }
     score.errors.extend(counts.unread.clone());
     if hung {
         score.errors.push("a track of faults hung".to_owned());
@@ -153,6 +167,8 @@ pub async fn run(options: Options) -> Result<Report> {
         unsaved: unsaved(&world, &acknowledged).await?,
         repeated_posts: repeated_posts(&world).await?,
         panics: panics(&world)?,
+        rewind_commands: given.commands,
+        audit: audit.unwrap_or_default(),
         drained,
         heal_seconds,
     };
@@ -248,14 +264,35 @@ async fn is_drained(stage: &Stage) -> bool {
     let endpoints = world.endpoints();
     let of_all = endpoints.iter().filter(|made| made.event_type == "*").count() as i64;
     let of_charges = endpoints.len() as i64 - of_all;
-    let rows = world.app.number("SELECT count(*) FROM laneway.outbox").await;
-    let charges = "SELECT count(*) FROM laneway.outbox WHERE type = 'charge.made'";
+    // What a command still has to write is not in the outbox yet.
+    let running = "SELECT count(*) FROM laneway_control.rewinds WHERE state = 'running'";
+    let running = world.app.number(running).await;
+    let rows = "SELECT count(*) FROM laneway.outbox WHERE rewind IS NULL";
+    let rows = world.app.number(rows).await;
+    let charges =
+        "SELECT count(*) FROM laneway.outbox WHERE type = 'charge.made' AND rewind IS NULL";
     let charges = world.app.number(charges).await;
+    let rewinds = "SELECT count(*) FROM laneway.outbox WHERE rewind IS NOT NULL";
+    let rewinds = world.app.number(rewinds).await;
     let settled = world.settled().await;
     matches!(
-        (rows, charges, settled),
-        (Ok(rows), Ok(charges), Ok(settled)) if settled >= rows * of_all + charges * of_charges
+        (running, rows, charges, rewinds, settled),
+        (Ok(0), Ok(rows), Ok(charges), Ok(rewinds), Ok(settled))
+            if settled >= rows * of_all + charges * of_charges + rewinds
     )
+}
+
+/// What the product's own audit finds in its rows when nothing is on its way any more.
+async fn audited(stage: &Stage) -> Result<Vec<Value>> {
+    let app = Arc::clone(&stage.crew.world.lock().await.app);
+    let young = format!(
+        "SELECT 1 AS young FROM laneway_control.inbox WHERE settled_at > now() - interval '{0} s' \
+         UNION ALL SELECT 1 FROM laneway.outbox WHERE created_at > now() - interval '{0} s' LIMIT 1",
+        AUDITED_AGE.as_secs() + 1
+    );
+    within(DRAIN_LIMIT, || async { app.rows(&young).await.is_ok_and(|rows| rows.is_empty()) })
+        .await;
+    hand::audit(&stage.crew, AUDITED_AGE).await
 }
 
 /// Acknowledged commits without a row (I2, I52).
@@ -268,7 +305,8 @@ async fn unsaved(world: &World, acknowledged: &[uuid::Uuid]) -> Result<usize> {
 /// Events that one key of the API made twice (I34, I36).
 async fn repeated_posts(world: &World) -> Result<usize> {
     let sql = format!(
-        "SELECT payload FROM laneway.outbox WHERE type = '{}' GROUP BY payload HAVING count(*) > 1",
+        "SELECT payload FROM laneway.outbox WHERE type = '{}' AND rewind IS NULL \
+         GROUP BY payload HAVING count(*) > 1",
         load::POSTED
     );
     Ok(world.app.rows(&sql).await?.len())
@@ -297,6 +335,10 @@ struct Ended {
     unsaved: usize,
     repeated_posts: usize,
     panics: Vec<String>,
+    /// Commands to send something again that meant something.
+    rewind_commands: u64,
+    /// What `laneway audit` found when all had drained.
+    audit: Vec<Value>,
     drained: bool,
     heal_seconds: f64,
 }
@@ -308,6 +350,8 @@ impl Ended {
         let number = |figure: &str| figures[figure].as_u64().unwrap_or(u64::MAX);
         let lost = number("lost") + self.unsaved as u64;
         let unexplained = number("duplicates") - number("duplicates_explained");
+        let audit_findings: u64 =
+            self.audit.iter().filter_map(|finding| finding["count"].as_u64()).sum();
         let restarts = score.broker_restarts + score.database_restarts;
         let line = json!({
             "seed": options.seed, "seconds": options.length.as_secs(), "rate": options.rate,
@@ -322,7 +366,8 @@ impl Ended {
             "lost": lost, "order_violations": figures["order_violations"],
             "duplicates": figures["duplicates"], "unexplained_duplicates": unexplained,
             "effects": figures["effects"], "answers": figures["answers"], "resolved": counts.resolved,
-            "discards": counts.discards,
+            "discards": counts.discards, "rewind_commands": self.rewind_commands,
+            "rewinds": figures["rewinds"], "audit_findings": audit_findings,
             "repeated_posts": self.repeated_posts, "panics": self.panics.len(),
             "max_in_flight_per_lane": figures["max_in_flight_per_lane"],
             "violations": figures["violations"],
@@ -335,6 +380,9 @@ impl Ended {
             says.push_str(text);
             says.push('\n');
         }
+        for finding in &self.audit {
+            says.push_str(&format!("the audit found {finding}\n"));
+        }
         if !self.drained {
             says.push_str("not everything was delivered in time\n");
             says.push_str(&world.tails());
@@ -343,6 +391,8 @@ impl Ended {
         let holds = verdict.holds()
             && lost == 0
             && self.repeated_posts == 0
+            && self.audit.is_empty()
+            && number("rewinds") > 0
             && self.panics.is_empty()
             && counts.violations == 0.0
             && score.errors.is_empty()

@@ -215,6 +215,47 @@ pub(crate) fn plan(seed: u64, length: Duration) -> Vec<Vec<Step>> {
     tracks
 }
 
+/// What an operator has sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// All dead letters.
+    All,
+    /// Those of a receiver that gives some up.
+    Refused {
+        /// One of its endpoints.
+        endpoint: usize,
+    },
+    /// Those of a user key, by its number.
+    Key(u64),
+    /// What an endpoint was delivered of the last seconds' events.
+    Replay { receiver: usize, endpoint: usize, seconds: u64 },
+}
+
+/// When an operator has something sent again, after the start of the load. One is certain: the first fault has dead
+/// letters behind it.
+pub(crate) fn again(seed: u64, length: Duration, endpoints: u64) -> Vec<(Duration, Again)> {
+    let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(100));
+    let number = |n: u64| usize::try_from(n).expect("few");
+    let mut all = Vec::new();
+    let mut at = QUIET;
+    while at < length {
+        let what = match draw.below(10) {
+            _ if all.is_empty() => Again::All,
+            0..4 => Again::All,
+            4..6 => Again::Refused { endpoint: number(draw.below(endpoints)) },
+            6..8 => Again::Key(draw.below(1 << 16)),
+            _ => Again::Replay {
+                receiver: number(draw.below(RECEIVERS)),
+                endpoint: number(draw.below(endpoints)),
+                seconds: draw.between(1, 5),
+            },
+        };
+        all.push((at, what));
+        at += Duration::from_millis(draw.between(2_000, 9_000));
+    }
+    all
+}
+
 /// SplitMix64.
 struct Draw(u64);
 
@@ -390,6 +431,24 @@ mod tests {
     fn the_same_seed_gives_the_same_faults_and_another_one_others() {
         assert_eq!(plan(7, TEN_MINUTES), plan(7, TEN_MINUTES));
         assert_ne!(plan(7, TEN_MINUTES), plan(8, TEN_MINUTES));
+    }
+
+    #[test]
+    fn what_is_sent_again_is_drawn_from_the_seed_too() {
+        assert_eq!(again(7, TEN_MINUTES, 2), again(7, TEN_MINUTES, 2));
+        for seed in 0..50 {
+            let all = again(seed, TEN_MINUTES, 2);
+            assert_ne!(all, again(seed + 1, TEN_MINUTES, 2));
+            assert_eq!(all[0].1, Again::All);
+            for wanted in [
+                |one: &Again| matches!(one, Again::All),
+                |one: &Again| matches!(one, Again::Refused { .. }),
+                |one: &Again| matches!(one, Again::Key(_)),
+                |one: &Again| matches!(one, Again::Replay { .. }),
+            ] {
+                assert!(all.iter().any(|(_, one)| wanted(one)), "seed {seed}");
+            }
+        }
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl Stage {
                 let throttled = group.had_effect();
                 tokio::task::spawn_blocking(move || drop(group)).await?;
                 // It ran a tenth of the time: held up, in pieces.
-                self.faults.note_since("pause", who, start);
+                self.faults.note_since("throttle", who, start);
                 Ok(throttled.into())
             }
             Act::Clock { seconds, .. } => match machine::faketime() {

@@ -138,7 +138,7 @@ async fn k10_a_throttled_consumer_holds_nobody_up_for_good() -> Result<()> {
     }
     assert!(group.had_effect());
     drop(group);
-    row.scene.world.faults.note_since("pause", "deliver-1", start);
+    row.scene.world.faults.note_since("throttle", "deliver-1", start);
     row.flows().await?;
     assert!(row.scene.world.process("deliver-1").is_running());
     assert_eq!(row.end().await?, 0);
