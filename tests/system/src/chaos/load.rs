@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// User keys that the events are spread over.
 const KEYS: u64 = 60;
 /// Every so many events one is refused for good by an endpoint that does so.
-const REFUSED_EVERY: u64 = 20;
+pub(super) const REFUSED_EVERY: u64 = 20;
 /// One event in so many goes through the API.
 const POSTED_EVERY: u32 = 8;
 /// One event in so many is of a kind that must not have its effect twice; no divisor of the number of keys.

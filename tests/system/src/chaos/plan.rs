@@ -225,7 +225,7 @@ pub(crate) enum Again {
         /// One of its endpoints.
         endpoint: usize,
     },
-    /// Those of a user key, by its number.
+    /// Those of a user key that has some, by its number.
     Key(u64),
     /// What an endpoint was delivered of the last seconds' events.
     Replay { receiver: usize, endpoint: usize, seconds: u64 },
@@ -243,7 +243,7 @@ pub(crate) fn again(seed: u64, length: Duration, endpoints: u64) -> Vec<(Duratio
             _ if all.is_empty() => Again::All,
             0..4 => Again::All,
             4..6 => Again::Refused { endpoint: number(draw.below(endpoints)) },
-            6..8 => Again::Key(draw.below(1 << 16)),
+            6..8 => Again::Key(draw.below(1 << 16) * super::load::REFUSED_EVERY),
             _ => Again::Replay {
                 receiver: number(draw.below(RECEIVERS)),
                 endpoint: number(draw.below(endpoints)),
@@ -251,7 +251,7 @@ pub(crate) fn again(seed: u64, length: Duration, endpoints: u64) -> Vec<(Duratio
             },
         };
         all.push((at, what));
-        at += Duration::from_millis(draw.between(2_000, 9_000));
+        at += Duration::from_millis(draw.between(1_500, 6_000));
     }
     all
 }
