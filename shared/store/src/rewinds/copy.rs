@@ -112,7 +112,7 @@ pub(super) async fn write(
     const DOING: &str = "writing rewinds into the outbox";
     let mut refused = HashMap::new();
     // What is refused together is tried again in halves, the first half first.
-    let mut parts = vec![0..records.len()];
+    let mut parts: Vec<_> = std::iter::once(0..records.len()).collect();
     while let Some(part) = parts.pop() {
         if part.is_empty() {
             continue;

@@ -60,7 +60,7 @@ impl Aside {
 
 /// What became of a look for work.
 enum Turn {
-    Page(Step),
+    Page(Box<Step>),
     /// A command was found that has to wait.
     Waits,
     Nothing,
@@ -78,7 +78,7 @@ pub async fn rewind_step(pool: &Pool) -> Result<Option<Step>, Error> {
     loop {
         let mut begun = None;
         match step(pool, &mut begun).await {
-            Ok(Turn::Page(step)) => return Ok(Some(step)),
+            Ok(Turn::Page(step)) => return Ok(Some(*step)),
             Ok(Turn::Waits) => {}
             Ok(Turn::Nothing) => return Ok(None),
             Err(error) => {
@@ -167,7 +167,7 @@ async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Turn, Error> {
     .map_err(Error::doing(DOING))?;
     let rewind = read(&row)?;
     transaction.commit().await.map_err(Error::doing(DOING))?;
-    Ok(Turn::Page(Step { rewind, done: page.done }))
+    Ok(Turn::Page(Box::new(Step { rewind, done: page.done })))
 }
 
 /// Notes that too much is not settled; others have their turn meanwhile.

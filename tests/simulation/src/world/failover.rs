@@ -62,10 +62,10 @@ impl World {
                 let note = Note::TxRetry { partition, id };
                 self.at(self.now + retry, Happening::To { instance, incarnation, note });
             }
-            Happening::TakeOver { instance, incarnation, partition, seen, .. } => {
-                if happened && self.processes[instance].incarnation == incarnation {
-                    self.take_over(instance, partition, seen);
-                }
+            Happening::TakeOver { instance, incarnation, partition, seen, .. }
+                if happened && self.processes[instance].incarnation == incarnation =>
+            {
+                self.take_over(instance, partition, seen);
             }
             // Asked again when the database is back.
             query @ Happening::Query { .. } => self.at(self.now + retry, query),

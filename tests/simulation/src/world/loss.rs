@@ -172,12 +172,11 @@ impl World {
     fn publish(&mut self, shard: usize) {
         let page = self.later.range(1, PAGE);
         let mut stopped: Vec<Lane> = Vec::new();
-        let mut at = self.kafka.shards[shard].cursor;
+        let cursor = self.kafka.shards[shard].cursor;
         let mut counts = true;
-        for _ in 0..page {
+        for at in (cursor..).take(page as usize) {
             let Some(&delivery) = self.kafka.shards[shard].outbox.get(at) else { break };
             let lane = self.store.deliveries[delivery as usize].lane;
-            at += 1;
             if stopped.contains(&lane) {
                 continue;
             }
