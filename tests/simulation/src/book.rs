@@ -114,6 +114,8 @@ pub struct PartitionStory {
     pub released: bool,
     /// Its records that count: offset, the generation that they are stamped with, and delivery, if it is one.
     pub records: Vec<(i64, u64, Option<Delivery>)>,
+    /// The offset behind all that the log had since the last loss that was noticed.
+    pub behind: i64,
     /// Generations that began with a loss, each with its first lost offset.
     pub losses: Vec<(u64, i64)>,
     /// Offsets in quarantine, and those of strangers' bytes that were lost with the log.
@@ -214,9 +216,11 @@ impl Book {
         match event {
             Event::Produced { partition, offset, generation, delivery, lane, endpoint, first } => {
                 let story = &mut self.partitions[*partition as usize];
-                if !story.is_lost(*generation, *offset) {
+                // In the place of what was cut off it counts for nothing either: its relay sees that and sends it again.
+                if !story.is_lost(*generation, *offset) && *offset >= story.behind {
                     story.records.push((*offset, *generation, Some(*delivery)));
                 }
+                story.behind = story.behind.max(*offset + 1);
                 if *first {
                     self.produced(at, *lane, *delivery, *endpoint);
                 }
@@ -312,6 +316,7 @@ impl Book {
                 for (partition, first) in lost {
                     let story = &mut self.partitions[*partition as usize];
                     story.losses.push((*generation, *first));
+                    story.behind = story.behind.min(*first);
                     story.next_offset = story.next_offset.min(*first);
                     let mut records = std::mem::take(&mut story.records);
                     records.retain(|(offset, stamp, _)| !story.is_lost(*stamp, *offset));

@@ -2,7 +2,7 @@
 
 use super::{LaneRow, Store};
 use crate::event::{Delivery, Lane, Time};
-use laneway_lane::{Epoch, ParkedEvent, Partition, Position};
+use laneway_lane::{EndpointState, Epoch, ParkedEvent, Partition, Position};
 use laneway_wire::{EndpointId, LaneId, Record, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,14 +125,17 @@ impl Store {
         limit: usize,
     ) -> (Vec<ParkedEvent>, bool) {
         let of = [partition];
-        let mut heads = self.waiting(&of, None).filter_map(|row| self.head(row)).filter(|head| {
-            let from = if head.attempts == 0 {
-                head.first_held.max(head.clock_from)
-            } else {
-                head.first_held
-            };
-            from < held_before
-        });
+        let takes =
+            |row: &&LaneRow| self.endpoints[row.endpoint].1.state != EndpointState::Disabled;
+        let mut heads =
+            self.waiting(&of, None).filter(takes).filter_map(|row| self.head(row)).filter(|head| {
+                let from = if head.attempts == 0 {
+                    head.first_held.max(head.clock_from)
+                } else {
+                    head.first_held
+                };
+                from < held_before
+            });
         let page: Vec<_> = heads.by_ref().take(limit).collect();
         (page, heads.next().is_some())
     }
