@@ -278,7 +278,7 @@ impl World {
             return;
         }
         if instance.looking.is_some() || instance.look_at <= self.now {
-            if self.rng.chance(40) {
+            if !self.is_written_over(at) && self.rng.chance(40) {
                 return self.look(at);
             }
         } else if instance.tend_at <= self.now {
@@ -293,6 +293,14 @@ impl World {
             }
         }
         self.instances[at].tasks = tasks;
+    }
+
+    /// Whether the log has lost its end and takes records again of which no answer has come: a look that falls between
+    /// the two takes the loss to begin behind them.
+    fn is_written_over(&self, at: usize) -> bool {
+        self.unseen == Some((self.control.generation(), None))
+            && self.instances[at].suspicions.is_empty()
+            && !self.topic.wire.is_empty()
     }
 
     fn start(&mut self, at: usize) {
