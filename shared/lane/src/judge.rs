@@ -288,6 +288,12 @@ impl Part {
         let lane = self.lanes.at(index);
         // What follows is looked at even if the endpoint takes nothing.
         lane.expiring = lane.parked;
+        if lane.head.as_ref().is_some_and(|head| head.unknown) {
+            // What waited behind it begins its horizon now (I22); it was read before.
+            for event in &mut lane.queue {
+                event.clock_from = event.clock_from.max(sh.now);
+            }
+        }
         let command = lane.erasing.as_mut().and_then(|erasing| erasing.command.take());
         if sh.broken(Mutant::ErasureForgotten) {
             lane.erasing = None;

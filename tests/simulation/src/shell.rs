@@ -217,11 +217,15 @@ impl World {
             && process.wake.is_none_or(|set| wake < set)
         {
             process.wake = Some(wake);
-            let delay = (wake.0 + process.skew - self.now).max(0);
+            let delay = (wake.0 - now.0).max(0);
             self.tell(instance, delay, Note::Wake(wake));
         }
-        for index in 0..self.processes[instance].parts.len() {
-            self.pump(instance, index);
+        let parts: Vec<_> = self.processes[instance].parts.iter().map(|(p, _)| *p).collect();
+        for partition in parts {
+            let parts = &self.processes[instance].parts;
+            if let Some(index) = parts.iter().position(|(p, _)| *p == partition) {
+                self.pump(instance, index);
+            }
         }
     }
 
@@ -283,6 +287,10 @@ impl World {
         let partition = *partition;
         if part.open.is_some() || part.queue.is_empty() {
             return;
+        }
+        if part.lease_end <= own {
+            // The next owner writes it.
+            return self.lose(instance, partition);
         }
         self.tx_ids += 1;
         let most = self.plan.group.min(self.chance.range(1, 600) as usize);

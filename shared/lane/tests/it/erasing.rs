@@ -95,6 +95,33 @@ fn a_held_unknown_ends_when_its_request_can_travel_no_more() {
     world.check_end();
 }
 
+/// Seen by the simulator: what was read behind the unknown expired by the time for which it had stood there (I22).
+#[test]
+fn what_stood_behind_an_unknown_that_is_erased_has_its_whole_horizon() {
+    let mut world = world(roomy());
+    let ([unknown, second, third, last], before) = {
+        let first = world.publish(HOLD, "k", 0);
+        world.pump();
+        unknown_of(&mut world, first);
+        world.pass(SECOND);
+        let [second, third, last] = [0, 1, 2].map(|n| {
+            world.pass(SECOND * n);
+            world.publish(HOLD, "k", 0)
+        });
+        world.pump();
+        ([first, second, third, last], world.now)
+    };
+    world.pass(SECOND * 3600 * 100);
+    world.command(World::lane(HOLD, "k"), Verdict::Erase { before });
+    world.pump();
+    assert_eq!(world.db.inbox[&unknown], ERASED);
+    assert_eq!((world.db.inbox[&second], world.db.inbox[&third]), (ERASED, ERASED));
+    world.drain();
+    assert_eq!(world.db.inbox[&last], FinalOutcome::Delivered);
+    assert_eq!(world.sent(), [unknown, last]);
+    world.check_end();
+}
+
 #[test]
 fn a_request_that_is_under_way_decides_before_the_erasure_does() {
     for (status, end) in [(200, FinalOutcome::Delivered), (503, ERASED)] {

@@ -1,7 +1,7 @@
 //! Erasures (C17): of a user key, that is of one lane here. First the outbox, as soon as it is published; then the lanes'
 //! owners, until all that the topic had is behind them and nothing of it waits.
 
-use super::{Happening, World};
+use super::{Happening, LogRecord, World};
 use crate::event::{Event, Lane};
 use crate::plan::Fault;
 use crate::store::Command;
@@ -45,7 +45,10 @@ impl World {
             let Erasure { lane, partition, before, .. } = erasure;
             match erasure.end {
                 Some((generation, end)) if generation == present => {
-                    let passed = self.store.owners[partition as usize].next_offset >= end;
+                    // A cut can leave a gap before the end, which nobody reads.
+                    let next = self.store.owners[partition as usize].next_offset;
+                    let left = |record: &LogRecord| (next..end).contains(&record.offset);
+                    let passed = !self.topic[partition as usize].iter().any(left);
                     let waits = self.store.waits(lane, before);
                     let open = self.store.commands.iter().any(|command| {
                         let erases = matches!(command.verdict, Verdict::Erase { .. });
