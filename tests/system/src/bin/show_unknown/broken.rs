@@ -20,7 +20,10 @@ pub(crate) async fn play(world: &mut World, receiver: &Receiver, cases: &mut Cas
     });
     let writer = tokio::spawn(write(world.app.pool().clone(), world.tenant.as_uuid()));
     let played = breaking(world, cases).await;
-    anyhow::ensure!(!writer.is_finished(), "the writer has ended: {:?}", writer.await);
+    if writer.is_finished() {
+        writer.await??;
+        anyhow::bail!("the writer has ended");
+    }
     writer.abort();
     played
 }
