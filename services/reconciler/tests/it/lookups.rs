@@ -266,6 +266,7 @@ async fn a_claim_is_no_question_until_it_was_asked() {
         world.unknown(&world.record(n, &format!("k{n}")), 1, Duration::ZERO).await;
     }
     lookups_find(&world.pool, Duration::ZERO, None).await.unwrap();
+    sql(&world.url, "UPDATE laneway_control.lookups SET ask_at = now()").await.unwrap();
     let room =
         |of_endpoint, under_way: &'static [_]| Room { questions: 10, of_endpoint, under_way };
     let claim = async |room| lookups_claim(&world.pool, room, S).await.unwrap();
