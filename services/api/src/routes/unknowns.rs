@@ -10,10 +10,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use laneway_store::deliveries::delivery_get;
 use laneway_store::inspect::{
     self as store, Filter, Resolve, Verdict, resolutions_list, unknown_resolve, unknowns_list,
 };
-use laneway_wire::{DeliveryId, EndpointId, EventId, LaneId, Timestamp};
+use laneway_wire::{DeliveryId, EndpointId, EventId, LaneId, TenantId, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -200,8 +201,17 @@ pub(crate) async fn resolve_unknown(
             Ok((StatusCode::ACCEPTED, Json(Resolution::from(resolution))).into_response())
         }
         Resolve::Waiting(_) => Err(problem::RESOLUTION_WAITS.problem()),
-        Resolve::NotUnknown => Err(problem::NOT_UNKNOWN.problem()),
+        Resolve::NotUnknown => {
+            is_there(&app, access.tenant, delivery).await?;
+            Err(problem::NOT_UNKNOWN.problem())
+        }
     }
+}
+
+/// Refuses a delivery that the project does not have.
+async fn is_there(app: &App, tenant: TenantId, delivery: DeliveryId) -> Result<(), Problem> {
+    let found = delivery_get(app.pool(), tenant, delivery).await?;
+    found.map(|_| ()).ok_or_else(|| problem::NOT_FOUND.problem())
 }
 
 /// List what was said of an outcome
@@ -228,7 +238,11 @@ pub(crate) async fn list_resolutions(
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let rows = resolutions_list(app.pool(), access.tenant, access.id()?, MOST_RESOLUTIONS).await?;
+    let delivery = access.id()?;
+    let rows = resolutions_list(app.pool(), access.tenant, delivery, MOST_RESOLUTIONS).await?;
+    if rows.is_empty() {
+        is_there(&app, access.tenant, delivery).await?;
+    }
     let data = rows.into_iter().map(Resolution::from).collect();
     Ok(Json(Resolutions { data }).into_response())
 }

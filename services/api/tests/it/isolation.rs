@@ -82,6 +82,20 @@ fn table(theirs: &Theirs) -> Vec<(&'static str, &'static str, Vec<(String, Strin
         ("post", "rewinds/{id}/pause", change("pause")),
         ("post", "rewinds/{id}/resume", change("resume")),
         ("post", "rewinds/{id}/cancel", change("cancel")),
+        ("get", "unknowns", vec![]),
+        (
+            "post",
+            "unknowns/{id}/resolutions",
+            vec![(
+                format!("unknowns/{delivery}/resolutions"),
+                r#"{"verdict":"delivered","reason":"mine"}"#.to_owned(),
+            )],
+        ),
+        (
+            "get",
+            "unknowns/{id}/resolutions",
+            vec![(format!("unknowns/{delivery}/resolutions"), String::new())],
+        ),
     ]
 }
 
@@ -170,7 +184,7 @@ async fn every_route_hides_what_belongs_to_another_tenant() {
         api.get(&other, &format!("deliveries?eventId={}", theirs.event)).await.json()["data"][0]["state"],
         "retrying"
     );
-    for list in ["endpoints", "subscriptions", "dead-letters", "rewinds"] {
+    for list in ["endpoints", "subscriptions", "dead-letters", "rewinds", "unknowns"] {
         assert_eq!(api.get(&mine, list).await.json()["data"], Value::Array(vec![]));
         assert_eq!(api.get(&other, list).await.json()["data"].as_array().unwrap().len(), 1);
     }
