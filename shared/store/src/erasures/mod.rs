@@ -15,7 +15,7 @@
 //!   has passed them, and nothing is parked any more, the second sweep begins.
 //! * A head is in memory or under way: its owner ends it, when its request has ended; a request that succeeds is delivered.
 //! * Something is sent again: no page of a rewind or replay of the project is made from the command to its end, and a page
-//!   that had begun is waited for ([`erasure_keeps_out`]). Afterwards there is nothing to copy: dead letters are closed,
+//!   that had begun is waited for (`erasure_keeps_out`). Afterwards there is nothing to copy: dead letters are closed,
 //!   rows say that they are erased.
 //! * A person ends it ([`erasure_cancel`]): what is erased stays so, and what an owner was told may still end.
 //! * The log is lost: marks of another generation count for nothing, and rows that a shard goes back to are waited for

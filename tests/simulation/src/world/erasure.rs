@@ -48,7 +48,9 @@ impl World {
                     // A cut can leave a gap before the end, which nobody reads.
                     let next = self.store.owners[partition as usize].next_offset;
                     let left = |record: &LogRecord| (next..end).contains(&record.offset);
-                    let passed = !self.topic[partition as usize].iter().any(left);
+                    let is_kept = self.kafka.begin[partition as usize] <= next;
+                    let passed =
+                        next >= end || is_kept && !self.topic[partition as usize].iter().any(left);
                     let waits = self.store.waits(lane, before);
                     let open = self.store.commands.iter().any(|command| {
                         let erases = matches!(command.verdict, Verdict::Erase { .. });
