@@ -1,7 +1,6 @@
 //! A person's word on a held unknown, or on a whole lane (design 5.8). It is applied in the settle queue, and only to what
 //! is a held unknown once everything queued before it is durable.
 
-use crate::core::Outcome;
 use crate::effect::{Effect, FinalOutcome, SettleItem};
 use crate::endpoint::Ep;
 use crate::input::{CommandId, Verdict};
@@ -9,7 +8,6 @@ use crate::lanes::{Erasing, Event, Lane, Phase};
 use crate::partition::{Deferred, Part, What};
 use crate::shared::{Effects, Shared, Timer};
 use laneway_wire::Timestamp;
-use std::time::Duration;
 
 /// Commands of one partition that may wait; the shell offers the others again.
 const MOST_DEFERRED: usize = 1_024;
@@ -100,17 +98,7 @@ impl Part {
         let index = found.unwrap_or_else(|| self.insert_lane(sh, lane));
         self.put_in(sh, index, event);
         self.commands.insert(given.command);
-        let Some(event) = self.lanes.at(index).head.take() else { return };
-        let outcome = Outcome {
-            attempts: event.attempts,
-            event,
-            outcome,
-            attempt: None,
-            status: None,
-            took: Duration::ZERO,
-            command: Some(given.command),
-        };
-        self.finish(sh, index, outcome, fx);
+        self.end_by(sh, index, outcome, Some(given.command), fx);
     }
 
     /// Has what was written before `before` end unsent, head by head, and reads the lane's rows for it if nothing of them

@@ -262,7 +262,7 @@ impl Part {
     }
 
     /// The same, as a command says.
-    fn end_by(
+    pub(crate) fn end_by(
         &mut self,
         sh: &mut Shared,
         index: u32,
