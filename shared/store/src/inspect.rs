@@ -4,6 +4,7 @@
 //! Live lanes are in memory of their owners and in no table. Lists are bounded by [`MAX_LIMIT`].
 
 use crate::delivery::value::{loaded, stored, uncount};
+use crate::stored::stored_as;
 use crate::{Error, Pool};
 use chrono::{DateTime, Utc};
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneId, LaneMode, TenantId, Timestamp};
@@ -15,6 +16,8 @@ use uuid::Uuid;
 pub const MAX_LIMIT: u16 = 10_000;
 /// Waiting events of a lane are counted up to this.
 pub const MAX_COUNT: u32 = 10_000;
+
+const RESOLUTIONS: &str = "listing what was said of an outcome";
 
 /// Which rows of a list; what is not set selects all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,23 +102,7 @@ pub enum Verdict {
     GivenUp,
 }
 
-impl Verdict {
-    const ALL: [Self; 3] = [Self::Delivered, Self::NotApplied, Self::GivenUp];
-
-    /// As stored and shown.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::NotApplied => "not_applied",
-            Self::GivenUp => "given_up",
-        }
-    }
-
-    /// The inverse of [`Verdict::as_str`].
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|verdict| verdict.as_str() == text)
-    }
-}
+stored_as!(Verdict { Delivered = "delivered", NotApplied = "not_applied", GivenUp = "given_up" });
 
 /// What somebody said of an unknown outcome, and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -393,7 +380,6 @@ pub async fn resolutions_list(
     delivery: DeliveryId,
     limit: u16,
 ) -> Result<Vec<Resolution>, Error> {
-    const DOING: &str = "listing what was said of an outcome";
     sqlx::query(
         "SELECT command_id, verdict, reason, actor, created_at, applied_at, coalesce(result, 'applied') AS result \
          FROM laneway_control.commands WHERE delivery_id = $1 AND tenant_id = $2 AND verdict <> 'erase' \
@@ -404,33 +390,30 @@ pub async fn resolutions_list(
     .bind(i64::from(limit.min(MAX_LIMIT)))
     .fetch_all(pool.inner())
     .await
-    .map_err(Error::doing(DOING))?
+    .map_err(Error::doing(RESOLUTIONS))?
     .iter()
     .map(read_resolution)
     .collect()
 }
 
 fn read_resolution(row: &PgRow) -> Result<Resolution, Error> {
-    let read = || -> Result<_, sqlx::Error> {
+    let word: String = row.try_get("verdict").map_err(Error::doing(RESOLUTIONS))?;
+    let Some(verdict) = Verdict::parse(&word) else {
+        return Err(Error::Stored { what: "verdict", value: word });
+    };
+    let read = || -> Result<Resolution, sqlx::Error> {
         let applied_at: Option<DateTime<Utc>> = row.try_get("applied_at")?;
         let result: String = row.try_get("result")?;
-        Ok((
-            row.try_get::<String, _>("verdict")?,
-            Resolution {
-                command: row.try_get("command_id")?,
-                verdict: Verdict::Delivered,
-                reason: row.try_get("reason")?,
-                actor: row.try_get("actor")?,
-                created_at: loaded(row.try_get("created_at")?),
-                answer: applied_at.map(|at| (loaded(at), result)),
-            },
-        ))
+        Ok(Resolution {
+            command: row.try_get("command_id")?,
+            verdict,
+            reason: row.try_get("reason")?,
+            actor: row.try_get("actor")?,
+            created_at: loaded(row.try_get("created_at")?),
+            answer: applied_at.map(|at| (loaded(at), result)),
+        })
     };
-    let (word, resolution) = read().map_err(Error::doing("reading what was said of an outcome"))?;
-    match Verdict::parse(&word) {
-        Some(verdict) => Ok(Resolution { verdict, ..resolution }),
-        None => Err(Error::Stored { what: "verdict", value: word }),
-    }
+    read().map_err(Error::doing(RESOLUTIONS))
 }
 
 fn read_lane(row: &PgRow, doing: &'static str) -> Result<Lane, Error> {
