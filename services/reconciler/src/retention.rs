@@ -8,7 +8,8 @@ use laneway_platform::service::Chain;
 use laneway_store::Pool;
 use laneway_store::dead_letters::dead_letters_name;
 use laneway_store::retention::{
-    Kind, inbox_day_remove, inbox_days_expired, inbox_default_step, retention_step,
+    Kind, inbox_day_remove, inbox_days_expired, inbox_default_step, inbox_drop_detached,
+    retention_step,
 };
 use laneway_store::windows::{REASONS, windows_contradict};
 use laneway_wire::Timestamp;
@@ -92,6 +93,7 @@ async fn round(
         }
         tokio::time::sleep(BREATH).await;
     }
+    inbox_drop_detached(pool).await?;
     for day in inbox_days_expired(pool, windows.inbox).await? {
         if shutdown.is_cancelled() {
             return Ok(());

@@ -51,6 +51,7 @@ async fn round(shared: &Shared, instance: &str) -> Result<(), Error> {
     let default_rows = i64::try_from(default_rows).unwrap_or(i64::MAX);
     shared.metrics.default_rows.get_or_create(&label).set(default_rows);
     made?;
+    source::partitions_drop_detached(pool).await?;
     let mut overdue = Duration::ZERO;
     for (day, beyond) in source::partitions_expired(pool, shared.settings.window).await? {
         if !remove(shared, day).await? {

@@ -19,6 +19,7 @@ pub mod inspect;
 pub mod keys;
 pub mod lookups;
 pub mod migrate;
+mod partitions;
 mod pool;
 pub mod projects;
 pub mod relay;

@@ -2,6 +2,7 @@
 //! open dead letters, waiting commands, attempts of deliveries that wait. Windows are the caller's; what they have to
 //! stand in relation to is checked where they are configured.
 
+use crate::partitions::INBOX;
 use crate::{Error, Pool};
 use sqlx::{AssertSqlSafe, PgConnection};
 use std::time::Duration;
@@ -217,28 +218,25 @@ async fn remove(
     patience: u64,
 ) -> Result<bool, Error> {
     const DOING: &str = "removing an old partition of the inbox";
-    let table = format!("inbox_{}", day.format("%Y%m%d"));
     let mut transaction = pool.begin().await?;
     if needed(&mut transaction, day, window).await? {
         return Ok(false);
     }
-    for statement in [
-        // Waiting stops every settle transaction that comes behind it; not waiting never finds a busy inbox free.
-        format!("SET LOCAL lock_timeout = '{patience}ms'"),
-        "LOCK TABLE ONLY laneway_control.inbox IN ACCESS EXCLUSIVE MODE".to_owned(),
-        format!("LOCK TABLE ONLY laneway_control.{table} IN ACCESS EXCLUSIVE MODE NOWAIT"),
-        "LOCK TABLE ONLY laneway_control.inbox_default IN ACCESS EXCLUSIVE MODE NOWAIT".to_owned(),
-        format!("ALTER TABLE laneway_control.inbox DETACH PARTITION laneway_control.{table}"),
-        format!("DROP TABLE laneway_control.{table}"),
-    ] {
-        // Digits only: a day's name and a patience can stand in a statement.
-        sqlx::query(AssertSqlSafe(statement))
-            .execute(&mut *transaction)
-            .await
-            .map_err(Error::doing(DOING))?;
-    }
+    // Waiting stops every settle transaction that comes behind it; not waiting never finds a busy inbox free.
+    sqlx::query(AssertSqlSafe(format!("SET LOCAL lock_timeout = '{patience}ms'")))
+        .execute(&mut *transaction)
+        .await
+        .map_err(Error::doing(DOING))?;
+    INBOX.lock(&mut transaction, day, "").await?;
+    INBOX.detach(&mut transaction, day).await?;
     transaction.commit().await.map_err(Error::doing(DOING))?;
+    inbox_drop_detached(pool).await?;
     Ok(true)
+}
+
+/// Drops what [`inbox_day_remove`] has detached and did not live to drop.
+pub async fn inbox_drop_detached(pool: &Pool) -> Result<(), Error> {
+    INBOX.drop_detached(pool).await
 }
 
 async fn needed(

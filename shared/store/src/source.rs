@@ -1,6 +1,7 @@
 //! Keeping a source database in order: rights of writers, partitions ahead, removal of old ones, old dedupe keys
 //! (design section 4, "Retention"; C17).
 
+use crate::partitions::OUTBOX;
 use crate::relay::{SHARDS, Shard};
 use crate::topology::big;
 use crate::{Error, Pool};
@@ -109,15 +110,15 @@ pub enum Keeps {
 /// Their acknowledged offsets must have been passed by the owners before the partition goes.
 pub async fn partition_entries(pool: &Pool, day: Day) -> Result<Vec<(Shard, u64)>, Error> {
     const DOING: &str = "looking where a partition was published";
-    let table = table(day);
+    let table = OUTBOX.of(day);
     // A row of `day` is in the first entry whose end sees it; entries that end before the last one began cannot hold
     // it. The latest entry that began before some row of the day was visible is the last that can.
     let text = format!(
         "SELECT h.shard, max(h.entry) FROM laneway.relay_history h \
-         WHERE EXISTS (SELECT FROM laneway.{table} o WHERE o.shard = h.shard \
+         WHERE EXISTS (SELECT FROM {table} o WHERE o.shard = h.shard \
                 AND o.xid >= pg_snapshot_xmax(coalesce(h.s1, '1:1:'::pg_snapshot))) \
             OR EXISTS (SELECT FROM pg_snapshot_xip(h.s1) AS x (xid), LATERAL ( \
-                SELECT FROM laneway.{table} o WHERE o.shard = h.shard AND o.xid = x.xid LIMIT 1) AS late) \
+                SELECT FROM {table} o WHERE o.shard = h.shard AND o.xid = x.xid LIMIT 1) AS late) \
          GROUP BY h.shard"
     );
     let rows = sqlx::query(AssertSqlSafe(text))
@@ -139,41 +140,33 @@ pub async fn partition_keeps(pool: &Pool, day: Day) -> Result<Option<Keeps>, Err
     keeps(&mut connection, day).await
 }
 
-/// Removes `day`'s partition: takes both locks without waiting, looks again under them, detaches, drops.
+/// Removes `day`'s partition: takes the locks without waiting, looks again under them, detaches; then drops, with no lock
+/// that a writer needs.
 ///
 /// # Errors
 /// [`Error::is_lock_not_available`] while any writer or reader is within the outbox: try again later.
 pub async fn partition_remove(pool: &Pool, day: Day) -> Result<Option<Keeps>, Error> {
     const DOING: &str = "removing an old partition";
-    let table = table(day);
     let mut tx = pool.begin().await?;
-    // Parent first, as inserts take them. NOWAIT: a waiting lock on the parent would stop every writer.
-    for statement in [
-        "SET LOCAL lock_timeout = '100ms'".to_owned(),
-        "LOCK TABLE ONLY laneway.outbox IN ACCESS EXCLUSIVE MODE NOWAIT".to_owned(),
-        format!("LOCK TABLE ONLY laneway.{table} IN ACCESS EXCLUSIVE MODE NOWAIT"),
-        "LOCK TABLE ONLY laneway.outbox_default IN ACCESS EXCLUSIVE MODE NOWAIT".to_owned(),
-    ] {
-        sqlx::query(AssertSqlSafe(statement))
-            .execute(&mut *tx)
-            .await
-            .map_err(Error::doing(DOING))?;
-    }
+    sqlx::query("SET LOCAL lock_timeout = '100ms'")
+        .execute(&mut *tx)
+        .await
+        .map_err(Error::doing(DOING))?;
+    // NOWAIT: a waiting lock on the parent would stop every writer.
+    OUTBOX.lock(&mut tx, day, "NOWAIT").await?;
     if let Some(keeps) = keeps(&mut tx, day).await? {
         tx.rollback().await.map_err(Error::doing(DOING))?;
         return Ok(Some(keeps));
     }
-    for statement in [
-        format!("ALTER TABLE laneway.outbox DETACH PARTITION laneway.{table}"),
-        format!("DROP TABLE laneway.{table}"),
-    ] {
-        sqlx::query(AssertSqlSafe(statement))
-            .execute(&mut *tx)
-            .await
-            .map_err(Error::doing(DOING))?;
-    }
+    OUTBOX.detach(&mut tx, day).await?;
     tx.commit().await.map_err(Error::doing(DOING))?;
+    partitions_drop_detached(pool).await?;
     Ok(None)
+}
+
+/// Drops what [`partition_remove`] has detached and did not live to drop.
+pub async fn partitions_drop_detached(pool: &Pool) -> Result<(), Error> {
+    OUTBOX.drop_detached(pool).await
 }
 
 /// Forgets the history that no row of a remaining partition can be in: entries opened more than an hour before the
@@ -220,15 +213,15 @@ pub async fn dedupe_prune(pool: &Pool, window: Duration, limit: u32) -> Result<u
 /// transactions that `s1` does not see are looked at, by index: the locks are held for no longer than that.
 async fn keeps(connection: &mut PgConnection, day: Day) -> Result<Option<Keeps>, Error> {
     const DOING: &str = "looking at an old partition";
-    let table = table(day);
+    let table = OUTBOX.of(day);
     let unread = format!(
         "SELECT s.shard::smallint FROM generate_series(0, {last}) AS s (shard) \
          LEFT JOIN laneway.relay_cursors c ON c.shard = s.shard \
-         WHERE (c.shard IS NULL OR c.s1 IS NULL) AND EXISTS (SELECT FROM laneway.{table} o WHERE o.shard = s.shard) \
-            OR EXISTS (SELECT FROM laneway.{table} o WHERE o.shard = c.shard AND o.xid >= pg_snapshot_xmax(c.s1) \
+         WHERE (c.shard IS NULL OR c.s1 IS NULL) AND EXISTS (SELECT FROM {table} o WHERE o.shard = s.shard) \
+            OR EXISTS (SELECT FROM {table} o WHERE o.shard = c.shard AND o.xid >= pg_snapshot_xmax(c.s1) \
                 AND o.id > c.floor_id AND (o.id > c.last_id OR NOT pg_visible_in_snapshot(o.xid, c.s2))) \
             OR EXISTS (SELECT FROM pg_snapshot_xip(c.s1) AS x (xid), LATERAL ( \
-                SELECT FROM laneway.{table} o WHERE o.shard = c.shard AND o.xid = x.xid AND o.id > c.floor_id \
+                SELECT FROM {table} o WHERE o.shard = c.shard AND o.xid = x.xid AND o.id > c.floor_id \
                 AND (o.id > c.last_id OR NOT pg_visible_in_snapshot(o.xid, c.s2)) LIMIT 1) AS late) \
          LIMIT 1",
         last = SHARDS - 1
@@ -242,16 +235,11 @@ async fn keeps(connection: &mut PgConnection, day: Day) -> Result<Option<Keeps>,
     }
     let held = format!(
         "SELECT h.shard FROM laneway.relay_held h WHERE h.left_entry IS NULL AND EXISTS ( \
-            SELECT FROM laneway.{table} o WHERE o.shard = h.shard AND o.id = h.row_id) LIMIT 1"
+            SELECT FROM {table} o WHERE o.shard = h.shard AND o.id = h.row_id) LIMIT 1"
     );
     let shard: Option<i16> = sqlx::query_scalar(AssertSqlSafe(held))
         .fetch_optional(connection)
         .await
         .map_err(Error::doing(DOING))?;
     shard.map(|shard| Ok(Keeps::Held(Shard::from_db(shard)?))).transpose()
-}
-
-/// Name of a day's partition: digits only, so it can stand in a statement.
-fn table(day: Day) -> String {
-    format!("outbox_{}", day.format("%Y%m%d"))
 }

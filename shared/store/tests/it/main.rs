@@ -5,6 +5,7 @@
 mod delivery;
 mod erasures;
 mod migrations;
+mod partitions;
 mod pool;
 mod rewinds;
 mod source;

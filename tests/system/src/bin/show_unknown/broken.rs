@@ -76,7 +76,13 @@ async fn breaking(world: &mut World, cases: &mut Cases) -> Result<()> {
 
     let row = format!("DELETE FROM laneway_control.inbox WHERE event_id = '{lost}'");
     execute(world, &row).await?;
-    let (sound, found) = audit(world)?;
+    // Under live traffic something of the row's minute of the relay's history is always on its way, until that is over.
+    let began = std::time::Instant::now();
+    let (mut sound, mut found) = audit(world)?;
+    while sound && began.elapsed() < LIMIT {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (sound, found) = audit(world)?;
+    }
     let event = laneway_wire::EventId::from_uuid(lost).as_uuid().to_string();
     let named_it = examples(&found, "outcome_missing").contains(&event);
     cases.check(

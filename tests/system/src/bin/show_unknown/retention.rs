@@ -1,5 +1,5 @@
-//! A million old rows are removed while events come in: what is over goes, what is not final stays, nobody waits long. Then
-//! all that the project's events have said is erased.
+//! A million events grow old, in the outbox and as outcomes, and are removed while others come in: what is over goes, what
+//! is not final stays, nobody waits long. Then all that the project's events have said is erased.
 
 use crate::Cases;
 use anyhow::{Context, Result};
@@ -10,13 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Old outcomes, over so many days, and how many of them have a failed attempt; old answers to `Idempotency-Key`s.
-const OUTCOMES: i64 = 1_000_000;
+/// Old rows of the outbox and as many outcomes, over so many days, and how many of these have a failed attempt; old
+/// answers to `Idempotency-Key`s.
+const EVENTS: i64 = 1_000_000;
+const OUTCOMES: i64 = EVENTS;
 const DAYS: i64 = 30;
 const ATTEMPTS: i64 = 200_000;
 const KEYS: i64 = 200_000;
-/// The default of `reconciler.keep.inbox`, days.
+/// The default of `reconciler.keep.inbox`, days; of `relay.window`.
 const KEPT: i64 = 14;
+const OUTBOX_KEPT: i64 = 4;
+/// Another project, whose old events go to nobody: the relay passes them and that is all.
+const SILENT: &str = "00000000-0000-4000-8000-00000000501d";
 /// Writers of events at once, and how long they are measured without any removal.
 const WRITERS: usize = 4;
 const CONTROL: Duration = Duration::from_secs(15);
@@ -34,9 +39,10 @@ pub(crate) async fn play(stack: &Stack, cases: &mut Cases) -> Result<Value> {
     receiver.set_rules(vec![waits, refused]);
     let endpoint = EndpointOptions { max_connections: 64, ..EndpointOptions::default() };
     world.endpoint(&receiver.url("/do"), endpoint).await?;
-    for (service, name) in [("relay", "relay"), ("deliver", "deliver-1")] {
-        world.up(service, name).await?;
-    }
+    // It cares for the outbox when it starts, and in this run's time no more.
+    world.spawn("relay", "relay", &[("LANEWAY_RELAY__UPKEEP", "1h")])?;
+    world.ready("relay").await?;
+    world.up("deliver", "deliver-1").await?;
     for _ in 0..20 {
         world.app.emit("refused", Some("r"), b"{}").await?;
     }
@@ -58,9 +64,13 @@ pub(crate) async fn play(stack: &Stack, cases: &mut Cases) -> Result<Value> {
     stop.store(false, Ordering::Relaxed);
     let during = Ingest::start(&world.app, &stop);
     let began = Instant::now();
+    world.stop("relay").await?;
+    world.spawn("relay", "relay", &[("LANEWAY_RELAY__UPKEEP", "1s")])?;
     world.up("reconciler", "r").await?;
     let old = format!(
         "SELECT (SELECT count(*) FROM laneway_control.idempotency_keys WHERE created_at < now() - interval '8 days') \
+           + (SELECT count(*) FROM pg_inherits WHERE inhparent = 'laneway.outbox'::regclass \
+              AND inhrelid::regclass::text < 'laneway.outbox_' || to_char(now() - interval '{OUTBOX_KEPT} days', 'YYYYMMDD')) \
            + (SELECT count(*) FROM pg_inherits WHERE inhparent = 'laneway_control.inbox'::regclass \
               AND inhrelid::regclass::text < 'laneway_control.inbox_' || to_char(now() - interval '{KEPT} days', 'YYYYMMDD')) \
            AS old"
@@ -74,6 +84,12 @@ pub(crate) async fn play(stack: &Stack, cases: &mut Cases) -> Result<Value> {
 
     let left =
         world.app.number("SELECT count(*) FROM laneway_control.inbox WHERE took_ms = -1").await?;
+    let rows = world.app.number("SELECT count(*) FROM laneway.outbox WHERE type = 'old'").await?;
+    cases.check(
+        "a million old rows of the outbox are bounded by their days",
+        (EVENTS / DAYS * (OUTBOX_KEPT - 1)..=EVENTS / DAYS * (OUTBOX_KEPT + 1)).contains(&rows),
+        &format!("{rows} of {EVENTS} are left"),
+    );
     let (least, most) = (OUTCOMES / DAYS * KEPT, OUTCOMES / DAYS * (KEPT + 2));
     cases.check(
         "a million old outcomes are bounded by their days",
@@ -101,7 +117,7 @@ pub(crate) async fn play(stack: &Stack, cases: &mut Cases) -> Result<Value> {
     );
     let erased = erase(&world, &receiver, cases).await?;
     Ok(json!({
-        "erased": erased, "outcomes": OUTCOMES, "attempts": ATTEMPTS, "keys": KEYS, "outcomes_left": left,
+        "erased": erased, "outbox_rows": EVENTS, "outbox_rows_left": rows, "outcomes": OUTCOMES, "attempts": ATTEMPTS, "keys": KEYS, "outcomes_left": left,
         "removed_in_seconds": took.as_secs(), "events_meanwhile": during.0.len(),
         "commit_p99_ms": ms(during.p99()), "commit_p99_ms_control": ms(control.p99()),
         "commit_max_ms": ms(during.worst()), "commit_max_ms_control": ms(control.worst()),
@@ -116,13 +132,13 @@ async fn erase(world: &World, receiver: &Receiver, cases: &mut Cases) -> Result<
     let done = world.cli_json(&[["erase", "--project", &project].as_slice(), &how].concat())?;
     let took = began.elapsed();
     // A record without its payload says so in its head; an answer's body was a dead letter's only.
-    let kept = "SELECT (SELECT count(*) FROM laneway.outbox WHERE NOT erased OR payload <> '') \
+    let kept = "SELECT (SELECT count(*) FROM laneway.outbox WHERE type <> 'old' AND (NOT erased OR payload <> '')) \
         + (SELECT count(*) FROM laneway_control.parked_events) \
         + (SELECT count(*) FROM laneway_control.dead_letters WHERE erased_at IS NULL OR state = 'open' \
              OR record <> laneway_control.record_head(record)) \
         + (SELECT count(*) FROM laneway_control.attempts WHERE body IS NOT NULL)";
     let left = world.app.number(kept).await?;
-    let rows = world.app.number("SELECT count(*) FROM laneway.outbox").await?;
+    let rows = world.app.number("SELECT count(*) FROM laneway.outbox WHERE type <> 'old'").await?;
     let of_them = done["rows"].as_i64() == Some(rows);
     cases.check("one tenant is erased", left == 0 && of_them, &done.to_string());
     let waited = receiver.journal().requests().iter().any(|request| {
@@ -147,10 +163,21 @@ fn ms(span: Duration) -> f64 {
     (span.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
-/// Rows as days of work would have left them; `took_ms` -1 marks them. What is not final becomes as old.
+/// Rows as days of work would have left them; `took_ms` -1 marks the outcomes. What is not final becomes as old.
 async fn age(world: &World) -> Result<()> {
     let tenant = world.tenant.as_uuid();
-    for statement in [
+    // A day at a time, as they would have come: a row of the past belongs to no transaction of today's writers.
+    let outbox = (0..DAYS).rev().flat_map(|day| {
+        [
+            format!("SELECT laneway.outbox_partition_create((now() AT TIME ZONE 'UTC')::date - {day}::int)"),
+            format!(
+                "INSERT INTO laneway.outbox (tenant, type, user_key, payload, created_at) \
+                 SELECT '{SILENT}', 'old', 'u' || n % 1000, '{{}}', now() - interval '{day} days' \
+                 FROM generate_series(1, {EVENTS} / {DAYS}) n"
+            ),
+        ]
+    });
+    for statement in outbox.chain([
         format!("SELECT laneway_control.inbox_make_partitions({DAYS}, 1)"),
         format!(
             "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms, \
@@ -173,14 +200,20 @@ async fn age(world: &World) -> Result<()> {
         "UPDATE laneway_control.attempts SET ended_at = now() - interval '60 days' \
          WHERE ended_at > now() - interval '1 hour'"
             .to_owned(),
-        "ANALYZE laneway_control.inbox, laneway_control.attempts, laneway_control.idempotency_keys"
+        "ANALYZE laneway.outbox, laneway_control.inbox, laneway_control.attempts, laneway_control.idempotency_keys"
             .to_owned(),
-    ] {
+    ]) {
         sqlx::query(sqlx::AssertSqlSafe(statement.clone()))
             .execute(world.app.pool())
             .await
             .with_context(|| statement.chars().take(80).collect::<String>())?;
     }
+    let unread = "SELECT count(*) FROM laneway.outbox o JOIN laneway.relay_cursors c USING (shard) \
+                  WHERE o.type = 'old' AND NOT pg_visible_in_snapshot(o.xid, c.s1)";
+    wait_for("the relay to pass the old rows", LIMIT, || async {
+        world.app.number(unread).await.is_ok_and(|unread| unread == 0)
+    })
+    .await;
     Ok(())
 }
 
