@@ -21,6 +21,7 @@ pub mod lookups;
 pub mod migrate;
 mod pool;
 pub mod projects;
+pub mod reason;
 pub mod relay;
 pub mod retention;
 pub mod rewinds;
