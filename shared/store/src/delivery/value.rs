@@ -110,9 +110,8 @@ pub(crate) fn readable(row: &PgRow) -> Result<Option<ParkedEvent>, Error> {
     match parked_event(row) {
         Ok(event) => Ok(Some(event)),
         Err(error @ Error::Stored { .. }) => {
-            let lane: &[u8] = row.try_get("lane").unwrap_or_default();
-            let lane = lane.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-            tracing::error!(lane, %error, "a parked event cannot be read: its lane waits");
+            let of = lane_and_endpoint(row).map(|(lane, _)| lane.to_string()).unwrap_or_default();
+            tracing::error!(lane = of, %error, "a parked event cannot be read: its lane waits");
             Ok(None)
         }
         Err(error) => Err(error),

@@ -351,6 +351,19 @@ async fn a_command_whose_page_always_fails_says_so_and_lets_the_others_pass() {
     let theirs = rewind_create(&mut work, new, &preview).await.unwrap().unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
 
+    // Nobody can read this one, and it was worked on least recently.
+    sql(
+        &world.url,
+        &format!(
+            "INSERT INTO laneway_control.projects (tenant_id, name) VALUES ('{0}', 'later'); \
+             INSERT INTO laneway_control.rewinds (tenant_id, rewind_id, action, selection, reason, actor, position, \
+               until, updated_at) VALUES ('{0}', '{0}', 'rewind', '[7]', 'r', 'a', 0, 9, '-infinity')",
+            uuid::Uuid::now_v7()
+        ),
+    )
+    .await
+    .unwrap();
+
     rewind_step(&world.pool).await.unwrap_err();
     let step = rewind_step(&world.pool).await.unwrap().unwrap();
     assert_eq!((step.rewind.id, step.rewind.state, step.done), (theirs.id, State::Done, 1));
