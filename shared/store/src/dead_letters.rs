@@ -52,8 +52,7 @@ pub struct Selection {
 pub async fn dead_letters_name(pool: &Pool, since: Timestamp) -> Result<u64, Error> {
     sqlx::query(
         "WITH named AS (SELECT d.tenant_id, d.delivery_id, o.user_key FROM laneway_control.dead_letters d \
-           CROSS JOIN LATERAL (SELECT CASE WHEN octet_length(d.record) > 5 THEN (convert_from(substring( \
-             laneway_control.record_head(d.record) FROM 6), 'UTF8')::jsonb ->> 'r')::bigint END AS id) r \
+           CROSS JOIN LATERAL (SELECT laneway_control.record_row(d.record) AS id OFFSET 0) r \
            JOIN laneway.outbox o ON o.shard = get_byte(sha256(uuid_send(d.tenant_id)), 0) % 16 AND o.id = r.id \
              AND o.tenant = d.tenant_id AND o.event_id = d.event_id AND o.user_key IS NOT NULL \
            WHERE d.user_key IS NULL AND d.dead_at >= $1 LIMIT 1000) \
@@ -200,12 +199,22 @@ pub async fn dead_letters_list(
         .collect()
 }
 
+/// What is kept of a record that cannot be read: it was damaged, is of a version that this build does not know, or was
+/// erased unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Why not, a stable code.
+    pub code: &'static str,
+    /// Bytes that are kept.
+    pub bytes: usize,
+}
+
 /// One dead letter and the record that could not be delivered; of `tenant`, or of all.
 pub async fn dead_letter_get(
     pool: &Pool,
     tenant: Option<TenantId>,
     delivery: DeliveryId,
-) -> Result<Option<(DeadLetter, Record)>, Error> {
+) -> Result<Option<(DeadLetter, Result<Record, Unreadable>)>, Error> {
     const DOING: &str = "reading a dead letter";
     // Without a tenant no index leads to it: a person asks, once in a while.
     let row = sqlx::query(
@@ -222,12 +231,10 @@ pub async fn dead_letter_get(
     .map_err(Error::doing(DOING))?;
     let Some(row) = row else { return Ok(None) };
     let record: Vec<u8> = row.try_get(19).map_err(Error::doing(DOING))?;
-    Ok(Some((read(&row)?, decode(record)?)))
-}
-
-pub(crate) fn decode(record: Vec<u8>) -> Result<Record, Error> {
-    Record::decode(&Bytes::from(record))
-        .map_err(|error| Error::Stored { what: "dead record", value: error.code().to_owned() })
+    let bytes = record.len();
+    let record = Record::decode(&Bytes::from(record))
+        .map_err(|error| Unreadable { code: error.code(), bytes });
+    Ok(Some((read(&row)?, record)))
 }
 
 fn read(row: &PgRow) -> Result<DeadLetter, Error> {

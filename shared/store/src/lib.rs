@@ -22,6 +22,7 @@ pub mod migrate;
 mod partitions;
 mod pool;
 pub mod projects;
+pub mod reason;
 pub mod relay;
 pub mod retention;
 pub mod rewinds;

@@ -117,6 +117,10 @@ impl Kind {
                 "DELETE FROM laneway_control.erasures WHERE ctid = ANY (ARRAY( \
                    SELECT ctid FROM laneway_control.erasures \
                    WHERE finished_at < now() - $1 * interval '1 ms' LIMIT $2))",
+                // What an erasure noted for itself goes when it has ended, whatever the window.
+                "DELETE FROM laneway_control.erasure_events WHERE ctid = ANY (ARRAY( \
+                   SELECT x.ctid FROM laneway_control.erasure_events x WHERE $1::float8 >= 0 AND NOT EXISTS ( \
+                     SELECT FROM laneway_control.erasures e WHERE e.erasure_id = x.erasure_id AND e.phase < 3) LIMIT $2))",
                 "DELETE FROM laneway_control.repairs WHERE ctid = ANY (ARRAY( \
                    SELECT ctid FROM laneway_control.repairs \
                    WHERE repaired_at < now() - $1 * interval '1 ms' LIMIT $2))",

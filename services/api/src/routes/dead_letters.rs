@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use laneway_store::dead_letters::{
-    self as store, Selection, State as Dead, dead_letter_get, dead_letters_list,
+    self as store, Selection, State as Dead, Unreadable, dead_letter_get, dead_letters_list,
 };
 use laneway_store::keys::Scope;
 use laneway_wire::{DeliveryId, EndpointId, EventId, Record, RewindId};
@@ -70,9 +70,13 @@ pub(crate) struct WholeDeadLetter {
     rewound_from: Option<DeliveryId>,
     content_type: String,
     payload_bytes: usize,
-    /// The payload as text; null without the scope `deadletters:write`.
+    /// The payload as text; null without the scope `deadletters:write`, and if it cannot be read.
     #[schema(required = true)]
     payload: Option<String>,
+    /// What is kept of it cannot be read, and it cannot be sent again: a code that says why. `contentType` and
+    /// `payloadBytes` then speak of all that is kept. Null: it can.
+    #[schema(required = true, example = "unknown_version")]
+    unreadable: Option<&'static str>,
 }
 
 /// List dead letters
@@ -152,7 +156,24 @@ pub(crate) async fn get_dead_letter(
     Ok(Json(whole(dead, &record, shows_payload)).into_response())
 }
 
-fn whole(dead: store::DeadLetter, record: &Record, shows_payload: bool) -> WholeDeadLetter {
+fn whole(
+    dead: store::DeadLetter,
+    record: &Result<Record, Unreadable>,
+    shows_payload: bool,
+) -> WholeDeadLetter {
+    let record = match record {
+        Ok(record) => record,
+        Err(Unreadable { code, bytes }) => {
+            return WholeDeadLetter {
+                dead_letter: dead.into(),
+                rewound_from: None,
+                content_type: "application/octet-stream".to_owned(),
+                payload_bytes: *bytes,
+                payload: None,
+                unreadable: Some(*code),
+            };
+        }
+    };
     let payload = || String::from_utf8_lossy(&record.payload).into_owned();
     WholeDeadLetter {
         dead_letter: dead.into(),
@@ -160,6 +181,7 @@ fn whole(dead: store::DeadLetter, record: &Record, shows_payload: bool) -> Whole
         content_type: record.head.content_type.clone(),
         payload_bytes: record.payload.len(),
         payload: shows_payload.then(payload),
+        unreadable: None,
     }
 }
 

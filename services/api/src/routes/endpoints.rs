@@ -16,6 +16,7 @@ use laneway_store::endpoints::{
     self as store, MAX_ENDPOINTS, OnUnknown, Ordering, endpoint_create, endpoint_get,
     endpoint_get_in, endpoint_set_enabled, endpoints_list,
 };
+use laneway_store::reason::reason_is_line;
 use laneway_wire::EndpointId;
 use laneway_wire::signature::Secret;
 use serde::Serialize;
@@ -39,8 +40,6 @@ const ENABLE: Operation = Operation {
     status: StatusCode::OK,
     location: "",
 };
-/// Characters of a reason at most.
-const MAX_REASON: usize = 1_000;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_CONNECTIONS: u16 = 16;
 
@@ -274,10 +273,7 @@ pub(crate) async fn enable_endpoint(
 fn read_reason(body: &[u8]) -> Result<String, Problem> {
     let mut fields = Fields::read(body)?;
     let reason = fields.required_text("reason");
-    let good = |text: &str| {
-        (1..=MAX_REASON).contains(&text.chars().count()) && !text.chars().any(char::is_control)
-    };
-    if reason.as_deref().is_some_and(|text| !good(text)) {
+    if reason.as_deref().is_some_and(|text| !reason_is_line(text)) {
         let expected = "expected 1 to 1,000 characters, no control characters";
         fields.error("reason", "reason_not_valid", expected);
     }

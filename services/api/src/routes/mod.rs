@@ -18,12 +18,10 @@ use axum::Json;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, SecondsFormat};
+use laneway_store::reason::reason_is_valid;
 use laneway_wire::{TenantId, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
-
-/// Characters of a reason.
-const MAX_REASON: usize = 1_000;
 
 /// One page of a list.
 #[derive(Debug, Serialize, ToSchema)]
@@ -83,8 +81,7 @@ fn storable(text: &str) -> Option<String> {
 /// Why somebody does what cannot be undone, for the audit log.
 fn reason(fields: &mut Fields<'_>) -> Option<String> {
     let reason = fields.required_text("reason")?;
-    let length = reason.chars().count();
-    if length == 0 || length > MAX_REASON || reason.contains('\0') {
+    if !reason_is_valid(&reason) {
         fields.error("reason", "out_of_range", "expected 1 to 1,000 characters");
         return None;
     }

@@ -198,11 +198,6 @@ pub(crate) async fn create_rewind(
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };
-    match preview.refusal {
-        Some(Refusal::OutboxNotRead) => return Err(problem::OUTBOX_NOT_READ.problem()),
-        Some(Refusal::NothingToReplay) => return Err(problem::NOTHING_TO_REPLAY.problem()),
-        None => {}
-    }
     let actor = access.actor();
     let made = rewind_create(
         &mut work,
@@ -214,7 +209,11 @@ pub(crate) async fn create_rewind(
         },
         &preview,
     )
-    .await?;
+    .await?
+    .map_err(|refusal| match refusal {
+        Refusal::OutboxNotRead => problem::OUTBOX_NOT_READ.problem(),
+        Refusal::NothingToReplay => problem::NOTHING_TO_REPLAY.problem(),
+    })?;
     CREATE.finish(&app, work, &Rewind::from(made)).await
 }
 

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use laneway_platform::config::Origins;
 use laneway_platform::{ExitCode, clock};
 use laneway_store::dead_letters::{
-    DeadLetter, Selection, State as Dead, dead_letter_get, dead_letters_list,
+    DeadLetter, Selection, State as Dead, Unreadable, dead_letter_get, dead_letters_list,
 };
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
@@ -161,11 +161,9 @@ async fn command_to(
         return output.one(preview_fields(&preview));
     }
     let reason = how.reason.unwrap_or_default();
-    let length = reason.chars().count();
-    if length == 0 || length > 1_000 {
-        return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
-    }
+    super::check_reason(&reason)?;
     output.say(&told(action, &preview));
+    // Nobody is asked to confirm what is going to be refused.
     if let Some(refusal) = preview.refusal {
         return Err(refused(refusal));
     }
@@ -177,7 +175,7 @@ async fn command_to(
     }
     let mut work = Work::begin(pool, project).await?;
     let new = NewRewind { action, selection, reason: &reason, actor: &how.actor };
-    let made = rewind_create(&mut work, new, &preview).await?;
+    let made = rewind_create(&mut work, new, &preview).await?.map_err(refused)?;
     work.commit(&Answer { status: 202, body: Vec::new() }, None).await?;
     if how.no_wait {
         return output.made(&made.id.to_string(), fields(&made));
@@ -190,15 +188,15 @@ async fn command_to(
 fn refused(refusal: Refusal) -> Failure {
     let (message, hint) = match refusal {
         Refusal::NothingToReplay => (
-            "nothing_to_replay: what was delivered is not in the control database's outbox",
+            "what was delivered is not in the control database's outbox",
             "events of other source databases, and those older than relay.window, are not replayed",
         ),
         Refusal::OutboxNotRead => (
-            "outbox_not_read: no relay has read the control database's outbox for five minutes",
+            "no relay has read the control database's outbox for five minutes",
             "start `laneway relay`; if it lists sources, the control database has to be among them",
         ),
     };
-    Failure::new(ExitCode::Refused, message).hint(hint)
+    Failure::new(ExitCode::Refused, format!("{}: {message}", refusal.code())).hint(hint)
 }
 
 /// What a command would do, in a line for people.
@@ -299,6 +297,7 @@ async fn watch(pool: &Pool, id: RewindId, output: Output) -> Result {
 
 async fn alter(change: RewindChange, to: State, origins: &Origins, output: Output) -> Result {
     let RewindChange { rewind, reason, actor, database } = change;
+    super::check_reason(&reason)?;
     let pool = connect(&database, origins).await?;
     let tenant = find(&pool, rewind).await?.tenant;
     let mut work = Work::begin(&pool, tenant).await?;
@@ -402,7 +401,7 @@ fn row(dead: DeadLetter) -> Vec<Value> {
 
 fn show(
     dead: &DeadLetter,
-    record: &laneway_wire::Record,
+    record: &std::result::Result<laneway_wire::Record, Unreadable>,
     history: Vec<deliveries::Attempt>,
     payload: bool,
     output: Output,
@@ -426,18 +425,27 @@ fn show(
         (
             "rewoundFrom",
             record
-                .head
-                .replay_of
+                .as_ref()
+                .ok()
+                .and_then(|record| record.head.replay_of)
                 .map_or(Value::Null, |of| shown(laneway_wire::DeliveryId::from_uuid(of))),
         ),
         ("rewoundTo", dead.rewound_to.map_or(Value::Null, shown)),
         ("rewindId", dead.rewind.map_or(Value::Null, shown)),
         ("closedAt", maybe_time(dead.closed_at)),
-        ("contentType", shown(&record.head.content_type)),
-        ("payloadBytes", json!(record.payload.len())),
     ];
-    if payload {
-        fields.push(("payload", shown(String::from_utf8_lossy(&record.payload))));
+    match record {
+        Ok(record) => {
+            fields.push(("contentType", shown(&record.head.content_type)));
+            fields.push(("payloadBytes", json!(record.payload.len())));
+            if payload {
+                fields.push(("payload", shown(String::from_utf8_lossy(&record.payload))));
+            }
+        }
+        Err(Unreadable { code, bytes }) => {
+            fields.push(("unreadable", shown(code)));
+            fields.push(("recordBytes", json!(bytes)));
+        }
     }
     let rows = attempt_rows(history, payload, output);
     with_list(output, &mut fields, "history", &ATTEMPT_COLUMNS, rows)

@@ -10,6 +10,7 @@ use laneway_store::endpoints::{
     EndpointState, MAX_ENDPOINTS, endpoint_get_in, endpoint_set_enabled, endpoints_list,
 };
 use laneway_store::idempotency::{Answer, Work};
+use laneway_store::reason::reason_is_line;
 use serde_json::json;
 
 /// `laneway endpoints …`
@@ -35,8 +36,7 @@ pub(super) async fn endpoints(command: Endpoints, origins: &Origins, output: Out
             output.list(&columns, rows)
         }
         Endpoints::Enable { endpoint, project, reason, actor, database } => {
-            let length = reason.chars().count();
-            if !(1..=1_000).contains(&length) || reason.chars().any(char::is_control) {
+            if !reason_is_line(&reason) {
                 let message = "a reason has 1 to 1,000 characters, no control characters";
                 return Err(Failure::new(ExitCode::Usage, message));
             }

@@ -60,9 +60,7 @@ pub(super) async fn run(command: Erase, origins: &Origins, output: Output) -> Re
 
 fn reason(how: &How) -> Result<&str> {
     let reason = how.reason.as_deref().unwrap_or_default();
-    if reason.is_empty() || reason.chars().count() > 1_000 {
-        return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
-    }
+    super::check_reason(reason)?;
     Ok(reason)
 }
 
@@ -133,6 +131,7 @@ fn fields(erasure: &Erasure) -> Vec<(&'static str, Value)> {
         ("deadLetters", json!(erasure.dead_letters)),
         ("attempts", json!(erasure.attempts)),
         ("results", json!(erasure.results)),
+        ("unreadable", json!(erasure.unreadable)),
         ("reason", shown(&erasure.reason)),
         ("actor", shown(&erasure.actor)),
         ("createdAt", time(erasure.created_at)),

@@ -235,10 +235,7 @@ pub(super) async fn unknowns(command: Unknowns, origins: &Origins, output: Outpu
             output.list(&columns, rows)
         }
         Unknowns::Resolve { delivery, verdict, reason, actor, no_wait, database } => {
-            let length = reason.chars().count();
-            if length == 0 || length > 1_000 {
-                return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
-            }
+            super::check_reason(&reason)?;
             let pool = connect(&database, origins).await?;
             resolve(&pool, delivery, verdict, &reason, &actor, no_wait, output).await
         }

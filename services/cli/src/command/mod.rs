@@ -16,6 +16,7 @@ use crate::output::Output;
 use laneway_platform::ExitCode;
 use laneway_platform::config::{self as configuration, Origins, Problems, SecretString, Validate};
 use laneway_store::audit::Scope;
+use laneway_store::reason::reason_is_valid;
 use laneway_store::{Options, Pool};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,13 @@ pub(crate) async fn run(cli: Cli) -> Result {
         }
         Command::Config(command) => config::run(command, &origins, output),
     }
+}
+
+fn check_reason(reason: &str) -> Result {
+    if reason_is_valid(reason) {
+        return Ok(());
+    }
+    Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"))
 }
 
 /// The one section that an operator's command needs.

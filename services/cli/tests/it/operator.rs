@@ -224,6 +224,9 @@ async fn dead_letters_are_listed_newest_first() {
         listed.as_array().unwrap().iter().map(|row| row["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["user-3", "user-2"]);
     assert_eq!(listed[0]["lastStatus"], 422);
+    let id = listed[0]["deliveryId"].as_str().unwrap();
+    let shown = json(&installed.run(&["dead-letters", "show", id, "--payload", "-o", "json"]).ok());
+    assert_eq!((&shown["unreadable"], &shown["recordBytes"]), (&"empty".into(), &0.into()));
 }
 
 /// Dead letters with records that can be read; gives their ids, oldest first.
@@ -383,6 +386,40 @@ async fn an_audit_tells_what_was_repaired_and_that_another_is_under_way() {
     let found = found.as_array().unwrap();
     assert!(found.len() > 10);
     assert!(found.iter().all(|check| check["count"] == 0 && check["repaired"] == 0), "{found:?}");
+
+    // An event that relay and owner have gone past.
+    installed
+        .sql(&format!(
+            "INSERT INTO laneway_control.endpoints (tenant_id, endpoint_id, url, timeout_ms, secret, since_version) \
+             SELECT tenant_id, '{ENDPOINT}', 'http://127.0.0.1:1/', 2000, '', 1 FROM laneway_control.projects; \
+             INSERT INTO laneway_control.subscriptions (tenant_id, subscription_id, endpoint_id, event_type, \
+               since_version, created_at) \
+             SELECT tenant_id, gen_random_uuid(), '{ENDPOINT}', '*', 1, now() - interval '1 day' \
+             FROM laneway_control.projects; \
+             INSERT INTO laneway.outbox (tenant, type, user_key, payload, created_at) \
+             SELECT tenant_id, 'order.created', 'user-1', '{{}}', now() - interval '1 hour' \
+             FROM laneway_control.projects"
+        ))
+        .await;
+    installed
+        .sql("UPDATE laneway.relay_cursors SET s1 = pg_current_snapshot(), s2 = pg_current_snapshot()")
+        .await;
+    let rows = "SELECT count(*) FROM laneway.outbox";
+    for (repair, repaired, written) in
+        [(&[][..], 0, "1"), (&["--repair", "--actor", "ann"][..], 1, "2")]
+    {
+        let told = installed.run(&[&["audit", "-o", "json"][..], repair].concat());
+        assert!(told.fails(8).contains("outcome_missing"));
+        let found = json(&told.out());
+        let missing = found.as_array().unwrap().iter().find(|it| it["check"] == "outcome_missing");
+        let missing = missing.unwrap();
+        assert_eq!((&missing["count"], &missing["repaired"]), (&1.into(), &repaired.into()));
+        assert_eq!(installed.sql(rows).await[0][0].as_deref(), Some(written));
+    }
+    let audit = "SELECT actor FROM laneway_control.audit_log WHERE action = 'delivery.republish'";
+    assert_eq!(installed.sql(audit).await[0][0].as_deref(), Some("ann"));
+    installed.run(&["audit"]).ok();
+
     let url = installed.url.clone();
     let other = tokio::spawn(async move {
         let hold =

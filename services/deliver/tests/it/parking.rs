@@ -91,6 +91,32 @@ async fn what_is_tried_beyond_the_horizon_is_dead_lettered() {
     world.wait_value(PARKED, "0").await;
 }
 
+/// P3: a record that was damaged in the database stops its own lane, visibly, and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_record_that_cannot_be_read_stops_its_own_lane_alone() {
+    let mut world = World::new().await;
+    world.settings.deliver.live_retry = Duration::ZERO;
+    let endpoint = world.endpoint("/a", "resend").await;
+    world.receiver.set_rules(vec![Rule::always(Behaviour::status(503))]);
+    let records: Vec<_> = (0..4).map(|n| world.record(endpoint, &format!("u{n}"))).collect();
+    let deliver = world.start("one");
+    world.produce(&records).await;
+    world.wait_value(EVENTS, "4").await;
+    deliver.stop().await;
+    let damage = format!(
+        "UPDATE laneway_control.parked_events SET record = set_byte(record, 7, 0) WHERE delivery_id = '{}'; \
+         UPDATE laneway_control.parked_lanes SET last_tried = NULL, due = now() - interval '1 hour' \
+         WHERE lane = (SELECT lane FROM laneway_control.parked_events WHERE delivery_id = '{0}')",
+        records[0].head.delivery
+    );
+    sql(&world.url, &damage).await.unwrap();
+    world.receiver.set_rules(vec![]);
+    let _deliver = world.start("two");
+    world.wait_settled(3).await;
+    world.wait_value(PARKED, "1").await;
+    world.check_order(&records[1..]);
+}
+
 /// A7, P7, I18, I20.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_degraded_endpoint_gets_one_request_a_second_until_it_answers() {

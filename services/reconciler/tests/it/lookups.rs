@@ -288,6 +288,26 @@ async fn a_claim_is_no_question_until_it_was_asked() {
     assert_eq!(claim(room(9, &[])).await[0].asked, 1);
 }
 
+/// What a later version has written, or somebody by hand, is not understood, and is nobody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authority_that_cannot_be_read_keeps_no_other_from_being_asked() {
+    let provider = Provider::start().await;
+    let mut world = world(&provider).await;
+    world.unknown(&world.record(1, "k1"), 1, Duration::ZERO).await;
+    sql(&world.url, r#"UPDATE laneway_control.authorities SET rules = '{"later": 1}'"#)
+        .await
+        .unwrap();
+    world.another_endpoint().await;
+    let good = world.record(1_001, "k2");
+    world.unknown(&good, 1, Duration::ZERO).await;
+    world.authority(&provider.authority(), None).await;
+    lookups_find(&world.pool, Duration::ZERO, None).await.unwrap();
+    sql(&world.url, "UPDATE laneway_control.lookups SET ask_at = now()").await.unwrap();
+    let claimed = lookups_claim(&world.pool, ROOM, S).await.unwrap();
+    let claimed: Vec<_> = claimed.iter().map(|lookup| lookup.delivery).collect();
+    assert_eq!(claimed, [good.head.delivery_id()]);
+}
+
 /// The guard of deliveries is the guard of questions (security 5.1, item 6).
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_inside_is_never_asked() {

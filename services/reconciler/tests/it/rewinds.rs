@@ -15,7 +15,7 @@ async fn command(world: &World, action: Action) -> laneway_wire::RewindId {
         rewind_preview(&world.pool, world.tenant, action, &selection, LIMIT).await.unwrap();
     let mut work = Work::begin(&world.pool, world.tenant).await.unwrap();
     let new = NewRewind { action, selection: &selection, reason: "fixed", actor: "ann" };
-    let made = rewind_create(&mut work, new, &preview).await.unwrap();
+    let made = rewind_create(&mut work, new, &preview).await.unwrap().unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
     made.id
 }

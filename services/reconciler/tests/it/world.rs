@@ -59,6 +59,8 @@ impl World {
         let pool = Pool::connect(&url.as_str().into(), Options::new("test")).await.unwrap();
         migrate::control_migrate(&pool).await.unwrap();
         migrate::source_migrate(&pool).await.unwrap();
+        let relay = "INSERT INTO laneway.relay_members (instance) VALUES ('relay-1')";
+        sql(&url, relay).await.unwrap();
         let tenant = TenantId::from_uuid(Uuid::now_v7());
         let endpoint = EndpointId::from_uuid(Uuid::now_v7());
         let t = tenant.as_uuid();

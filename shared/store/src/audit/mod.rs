@@ -140,15 +140,28 @@ const CHECKS: &[(&str, &str, &str)] = &[
            UNION ALL \
            SELECT format('dead letter %s', d.delivery_id) FROM laneway_control.dead_letters d \
            WHERE d.tenant_id = x.tenant_id AND d.erased_at IS NULL AND (x.user_key IS NULL OR d.user_key = x.user_key) \
-             AND laneway_control.record_written(d.record) < (extract(epoch FROM x.before) * 1000)::bigint \
+             AND coalesce(laneway_control.record_written(d.record), 0) < (extract(epoch FROM x.before) * 1000)::bigint \
            UNION ALL \
            SELECT format('parked event %s', e.delivery_id) \
            FROM laneway_control.parked_lanes l JOIN laneway_control.parked_events e USING (lane) \
            WHERE l.tenant_id = x.tenant_id AND (x.user_key IS NULL OR l.user_key = x.user_key) \
              AND NOT laneway_control.record_is_erased(e.record) \
-             AND laneway_control.record_written(e.record) < (extract(epoch FROM x.before) * 1000)::bigint) f \
+             AND coalesce(laneway_control.record_written(e.record), 0) < (extract(epoch FROM x.before) * 1000)::bigint) f \
          WHERE x.phase = 3 AND x.finished_at >= now() - $1 * interval '1 ms' \
            AND x.finished_at < now() - $2 * interval '1 ms'",
+    ),
+    (
+        "lane_unreadable",
+        "a lane is due at an endpoint that is well, and the record at its head cannot be read: nothing of it is sent",
+        "SELECT format('lane %s of endpoint %s, delivery %s', encode(l.lane, 'hex'), l.endpoint_id, e.delivery_id) \
+           AS example \
+         FROM laneway_control.parked_lanes l \
+         JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id AND p.state = 'enabled' \
+         CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e \
+           WHERE e.lane = l.lane ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e \
+         WHERE $1 > 0 AND NOT l.unknown AND l.due < now() - $2 * interval '1 ms' \
+           AND NOT EXISTS (SELECT FROM laneway_control.endpoint_health h WHERE h.endpoint_id = l.endpoint_id) \
+           AND (get_byte(e.record || '\\x00'::bytea, 0) <> 1 OR laneway_control.record_written(e.record) IS NULL)",
     ),
     (
         "command_not_applied",

@@ -1,7 +1,7 @@
 //! What people decided about unknown outcomes and about lanes that are to be erased (design 5.8): read here, applied by
 //! the owner in a settle group.
 
-use super::value::{lane_and_endpoint, loaded, parked_event};
+use super::value::{loaded, readable};
 use crate::{Error, Pool};
 use laneway_lane::{CommandId, ParkedEvent, Partition, Verdict};
 use laneway_wire::LaneId;
@@ -18,12 +18,12 @@ pub struct OpenCommand {
     pub lane: LaneId,
     /// What to do.
     pub verdict: Verdict,
-    /// The held unknown it is about, or none if the delivery is not one (any more).
+    /// The held unknown it is about, or none if the delivery is not one (any more) or cannot be read.
     pub head: Option<ParkedEvent>,
 }
 
 /// Open commands for lanes of `partitions`, oldest first, `limit` at most; without `known`, which would keep those that
-/// come after them from being read while they wait.
+/// come after them from being read while they wait. A word that this build does not know is left for one that does.
 pub async fn commands_open(
     pool: &Pool,
     partitions: &[Partition],
@@ -63,21 +63,25 @@ pub async fn commands_open(
                 row.try_get("found")?,
             ))
         };
-        let (command, partition, lane, verdict, before, found): (_, i32, Vec<u8>, String, _, _) =
-            read().map_err(Error::doing(DOING))?;
+        let (command, partition, lane, verdict, before, found): (
+            CommandId,
+            i32,
+            Vec<u8>,
+            String,
+            _,
+            _,
+        ) = read().map_err(Error::doing(DOING))?;
         let verdict = match (verdict.as_str(), before) {
             ("delivered", _) => Verdict::Delivered,
             ("not_applied", _) => Verdict::NotApplied,
             ("given_up", _) => Verdict::GivenUp,
             ("erase", Some(before)) => Verdict::Erase { before: loaded(before) },
-            _ => return Err(Error::Stored { what: "verdict", value: verdict }),
+            _ => {
+                tracing::error!(command, verdict, "a command is not understood: it is left alone");
+                continue;
+            }
         };
-        let head = if found {
-            lane_and_endpoint(&row)?;
-            Some(parked_event(&row)?)
-        } else {
-            None
-        };
+        let head = if found { readable(&row)? } else { None };
         let lane = super::value::lane(&lane)?;
         commands.push(OpenCommand {
             command,

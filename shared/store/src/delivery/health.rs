@@ -1,14 +1,15 @@
 //! One row per endpoint that is not healthy (design 5.6), changed only by compare-and-set on its version, so that all
 //! instances together make one probe a second (A7, P7). The database's clock decides.
 
-use super::value::{
-    big, lane_and_endpoint, loaded, millis, parked_event, parked_event_columns, unbig,
-};
+use super::value::{big, loaded, millis, parked_event_columns, readable, unbig};
 use crate::{Error, Pool};
 use laneway_lane::{ParkedEvent, Partition};
 use laneway_wire::{EndpointId, Timestamp};
 use sqlx::Row;
 use std::time::Duration;
+
+/// Heads that cannot be read and are passed over in the look for a probe's.
+const MAX_PASSED: i64 = 100;
 
 /// All endpoints that are not healthy, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -108,23 +109,33 @@ pub async fn health_probe_claim(
         return Ok(Claim { head: None, probe_until: until });
     }
     let own: Vec<i32> = partitions.iter().map(|partition| partition.cast_signed()).collect();
-    let row = sqlx::query(
-        concat!(
-            "SELECT l.partition, l.unknown, ", parked_event_columns!(), " \
-         FROM unnest($2::int[]) own(partition) \
-         CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_lanes l WHERE l.partition = own.partition \
-           AND l.endpoint_id = $1 AND NOT l.unknown ORDER BY l.last_tried NULLS FIRST, l.lane LIMIT 1) l \
-         CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
-           ORDER BY generation, moves, log_offset LIMIT 1) e \
-         LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = $1 \
-         ORDER BY l.last_tried NULLS FIRST, l.lane LIMIT 1"),
-    )
-    .bind(endpoint.as_uuid())
-    .bind(&own)
-    .fetch_optional(&mut *transaction)
-    .await
-    .map_err(Error::doing(DOING))?;
-    let Some(row) = row else {
+    // One that cannot be read is passed over: it must not be the only one that is ever to speak for the endpoint.
+    let mut found = None;
+    for passed in 0..=MAX_PASSED {
+        let row = sqlx::query(
+            concat!(
+                "SELECT l.partition, l.unknown, ", parked_event_columns!(), " \
+             FROM unnest($2::int[]) own(partition) \
+             CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_lanes l WHERE l.partition = own.partition \
+               AND l.endpoint_id = $1 AND NOT l.unknown ORDER BY l.last_tried NULLS FIRST, l.lane LIMIT $3 + 1) l \
+             CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
+               ORDER BY generation, moves, log_offset LIMIT 1) e \
+             LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = $1 \
+             ORDER BY l.last_tried NULLS FIRST, l.lane LIMIT 1 OFFSET $3"),
+        )
+        .bind(endpoint.as_uuid())
+        .bind(&own)
+        .bind(passed)
+        .fetch_optional(&mut *transaction)
+        .await
+        .map_err(Error::doing(DOING))?;
+        let Some(row) = row else { break };
+        if let Some(event) = readable(&row)? {
+            found = Some((row, event));
+            break;
+        }
+    }
+    let Some((row, event)) = found else {
         // Another instance may have heads of it; look again in a while.
         return Ok(Claim { head: None, probe_until: now + Duration::from_secs(1) });
     };
@@ -146,8 +157,6 @@ pub async fn health_probe_claim(
         Ok((claimed.try_get(0)?, claimed.try_get(1)?, row.try_get("partition")?))
     };
     let (version, until, partition) = read().map_err(Error::doing(DOING))?;
-    lane_and_endpoint(&row)?;
-    let event = parked_event(&row)?;
     transaction.commit().await.map_err(Error::doing(DOING))?;
     Ok(Claim {
         head: Some((partition.cast_unsigned(), event, unbig(version))),

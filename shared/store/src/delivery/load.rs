@@ -1,12 +1,15 @@
 //! Reading parked lanes (design 5.2): ids at assignment, heads that are due or expired, pages of one lane.
 //!
-//! Every load is bounded in rows by its caller and in bytes by [`MAX_BYTES`]; what does not fit comes with the next.
+//! Every load is bounded in rows by its caller and in bytes by [`MAX_BYTES`]; what does not fit comes with the next. A row
+//! that cannot be read is left out and told: its own lane waits, no other does (P3).
 
-use super::value::{lane_and_endpoint, loaded, parked_event, parked_event_columns, stored};
+use super::value::{
+    lane_and_endpoint, loaded, mode_of, parked_event_columns, parked_event_of, readable, stored,
+};
 use crate::{Error, Pool};
 use futures_util::TryStreamExt;
 use laneway_lane::{ParkedEvent, Partition, Position};
-use laneway_wire::{EndpointId, LaneId, Timestamp};
+use laneway_wire::{EndpointId, LaneId, Record, Timestamp};
 use sqlx::Row;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -76,7 +79,8 @@ pub async fn parked_lanes_read(
     Ok(count)
 }
 
-/// Heads of lanes of `endpoint` in `partition` that are due at or before `until`, behind `after`, `limit` at most.
+/// Heads of lanes of `endpoint` in `partition` that are due at or before `until`, behind `after`, `limit` at most. None
+/// only if none of them can be read.
 pub async fn parked_due_load(
     pool: &Pool,
     partition: Partition,
@@ -87,34 +91,44 @@ pub async fn parked_due_load(
 ) -> Result<DueLoad, Error> {
     const DOING: &str = "loading due heads";
     let mut connection = pool.inner().acquire().await.map_err(Error::doing(DOING))?;
-    let (after_due, after_lane) = after
-        .map_or((None, None), |(due, lane)| (Some(stored(due)), Some(lane.as_bytes().to_vec())));
-    // Due times are compared in whole milliseconds, as the core knows them: rounded up when stored they cannot be.
-    let rows = sqlx::query(
-        concat!(
-            "SELECT * FROM (SELECT l.unknown, ", parked_event_columns!(), ", \
-           sum(octet_length(e.record)) OVER (ORDER BY l.due, l.lane) - octet_length(e.record) AS before \
-         FROM (SELECT * FROM laneway_control.parked_lanes WHERE partition = $1 AND endpoint_id = $2 AND NOT unknown \
-           AND due <= $3 AND ($4::timestamptz IS NULL OR (due, lane) > ($4, $5)) ORDER BY due, lane LIMIT $6) l \
-         CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
-           ORDER BY generation, moves, log_offset LIMIT 1) e \
-         LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id) sized \
-         WHERE before < $7 ORDER BY due, lane"),
-    )
-    .bind(partition.cast_signed())
-    .bind(endpoint.as_uuid())
-    .bind(stored(until))
-    .bind(after_due)
-    .bind(after_lane)
-    .bind(i64::from(limit))
-    .bind(MAX_BYTES)
-    .fetch_all(&mut *connection)
-    .await
-    .map_err(Error::doing(DOING))?;
-    let heads = rows.iter().map(parked_event).collect::<Result<Vec<_>, _>>()?;
-    let behind = heads.last().map(|head| (head.due, head.lane)).or(after);
-    let (behind_due, behind_lane) = behind
-        .map_or((None, None), |(due, lane)| (Some(stored(due)), Some(lane.as_bytes().to_vec())));
+    // The last row that was read, whether it could be or not.
+    let mut behind = after;
+    let heads = loop {
+        let (after_due, after_lane) = place(behind);
+        // Due times are compared in whole milliseconds, as the core knows them: rounded up when stored they cannot be.
+        let rows = sqlx::query(
+            concat!(
+                "SELECT * FROM (SELECT l.unknown, ", parked_event_columns!(), ", \
+               sum(octet_length(e.record)) OVER (ORDER BY l.due, l.lane) - octet_length(e.record) AS before \
+             FROM (SELECT * FROM laneway_control.parked_lanes WHERE partition = $1 AND endpoint_id = $2 AND NOT unknown \
+               AND due <= $3 AND ($4::timestamptz IS NULL OR (due, lane) > ($4, $5)) ORDER BY due, lane LIMIT $6) l \
+             CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
+               ORDER BY generation, moves, log_offset LIMIT 1) e \
+             LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id) sized \
+             WHERE before < $7 ORDER BY due, lane"),
+        )
+        .bind(partition.cast_signed())
+        .bind(endpoint.as_uuid())
+        .bind(stored(until))
+        .bind(after_due)
+        .bind(after_lane)
+        .bind(i64::from(limit))
+        .bind(MAX_BYTES)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(Error::doing(DOING))?;
+        if let Some(last) = rows.last() {
+            let (lane, _) = lane_and_endpoint(last)?;
+            let due = last.try_get("due").map_err(Error::doing(DOING))?;
+            behind = Some((loaded(due), lane));
+        }
+        let heads = rows.iter().filter_map(|row| readable(row).transpose());
+        let heads = heads.collect::<Result<Vec<_>, _>>()?;
+        if rows.is_empty() || !heads.is_empty() {
+            break heads;
+        }
+    };
+    let (behind_due, behind_lane) = place(behind);
     let next = sqlx::query_scalar(
         "SELECT due FROM laneway_control.parked_lanes WHERE partition = $1 AND endpoint_id = $2 AND NOT unknown \
          AND ($3::timestamptz IS NULL OR (due, lane) > ($3, $4)) ORDER BY due, lane LIMIT 1",
@@ -131,7 +145,15 @@ pub async fn parked_due_load(
     Ok(DueLoad { heads, more, next_due: if more { None } else { next } })
 }
 
-/// Events of `lane` behind `after`, or from its head on, in order of position, `limit` at most.
+fn place(
+    of: Option<(Timestamp, LaneId)>,
+) -> (Option<chrono::DateTime<chrono::Utc>>, Option<Vec<u8>>) {
+    of.map_or((None, None), |(due, lane)| (Some(stored(due)), Some(lane.as_bytes().to_vec())))
+}
+
+/// Events of `lane` behind `after`, or from its head on, in order of position, `limit` at most. One that cannot
+/// be read ends the page. It is given only at the head of a lane whose owner was told to erase it, as a stand-in of which
+/// nothing is sent (C17).
 pub async fn parked_page_load(
     pool: &Pool,
     lane: LaneId,
@@ -159,10 +181,57 @@ pub async fn parked_page_load(
     .bind(after.offset)
     .bind(i64::from(limit) + 1)
     .fetch(pool.inner());
-    take_page(rows, limit).await.map_err(|error| match error {
+    let mut page = take_page(rows, limit).await.map_err(|error| match error {
         Taking::Driver(source) => Error::Database { doing: DOING, source },
         Taking::Stored(error) => error,
-    })
+    })?;
+    if page.events.is_empty() && page.more && after.offset < 0 {
+        page.events.extend(stand_in(pool, lane).await?);
+    }
+    Ok(page)
+}
+
+/// The head of a lane that is to be erased and cannot be read, as its row tells it: erased.
+async fn stand_in(pool: &Pool, lane: LaneId) -> Result<Option<ParkedEvent>, Error> {
+    const DOING: &str = "reading a head that is to be erased";
+    let row = sqlx::query(concat!(
+        "SELECT l.unknown, l.mode, l.user_key, l.tenant_id, e.event_id, e.delivery_id, ",
+        parked_event_columns!(),
+        " FROM laneway_control.parked_lanes l CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e \
+             WHERE e.lane = l.lane ORDER BY generation, moves, log_offset LIMIT 1) e \
+           LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id \
+           WHERE l.lane = $1 AND EXISTS (SELECT FROM laneway_control.commands c WHERE c.bucket = l.bucket \
+             AND c.lane = l.lane AND c.verdict = 'erase' AND c.applied_at IS NULL)"
+    ))
+    .bind(lane.as_bytes().as_slice())
+    .fetch_optional(pool.inner())
+    .await
+    .map_err(Error::doing(DOING))?;
+    let Some(row) = row else { return Ok(None) };
+    let head = || -> Result<_, sqlx::Error> {
+        Ok(laneway_wire::record::Head {
+            generation: 0,
+            delivery: row.try_get("delivery_id")?,
+            event: row.try_get("event_id")?,
+            endpoint: row.try_get("endpoint_id")?,
+            tenant: row.try_get("tenant_id")?,
+            mode: mode_of(row.try_get("mode")?),
+            user_key: row.try_get("user_key")?,
+            event_type: "unreadable".to_owned(),
+            content_type: "application/octet-stream".to_owned(),
+            headers: Vec::new(),
+            traceparent: None,
+            source: String::new(),
+            row: 0,
+            created_at: Timestamp::default(),
+            replay: 0,
+            replay_of: None,
+            erased: true,
+        })
+    };
+    let head = head().map_err(Error::doing(DOING))?;
+    let record = Record { head, payload: bytes::Bytes::new() };
+    parked_event_of(&row, record.into()).map(Some)
 }
 
 enum Taking {
@@ -183,7 +252,11 @@ async fn take_page(
             more = true;
             break;
         }
-        events.push(parked_event(&row).map_err(Taking::Stored)?);
+        let Some(event) = readable(&row).map_err(Taking::Stored)? else {
+            more = true;
+            break;
+        };
+        events.push(event);
     }
     Ok(PageLoad { events, more })
 }
@@ -197,30 +270,46 @@ pub async fn parked_expired_load(
     limit: u32,
 ) -> Result<(Vec<ParkedEvent>, bool), Error> {
     const DOING: &str = "loading expired heads";
-    let rows = sqlx::query(
-        concat!(
-            "SELECT * FROM (SELECT l.unknown, l.head_held, ", parked_event_columns!(), ", \
-           sum(octet_length(e.record)) OVER (ORDER BY l.head_held, l.lane) - octet_length(e.record) AS before \
-         FROM (SELECT l.* FROM laneway_control.parked_lanes l \
-           LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id \
-           WHERE l.partition = $1 AND NOT l.unknown AND l.head_held < $2 AND p.state IS DISTINCT FROM 'disabled' \
-           AND CASE WHEN l.last_tried IS NULL THEN greatest(l.clock_from, p.enabled_at) < $2 \
-             ELSE l.head_held + coalesce(p.stood_ms - l.stood_ms, 0) * interval '1 ms' < $2 END \
-           ORDER BY l.head_held LIMIT $3) l \
-         CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
-           ORDER BY generation, moves, log_offset LIMIT 1) e \
-         LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id) sized \
-         WHERE before < $4 ORDER BY head_held, lane"),
-    )
-    .bind(partition.cast_signed())
-    .bind(stored(held_before))
-    .bind(i64::from(limit))
-    .bind(MAX_BYTES)
-    .fetch_all(pool.inner())
-    .await
-    .map_err(Error::doing(DOING))?;
-    let heads = rows.iter().map(parked_event).collect::<Result<Vec<_>, _>>()?;
-    let more = heads.len() == limit as usize;
+    let mut behind: Option<(chrono::DateTime<chrono::Utc>, Vec<u8>)> = None;
+    let (heads, more) = loop {
+        let (behind_held, behind_lane) = behind.clone().unzip();
+        let rows = sqlx::query(
+            concat!(
+                "SELECT * FROM (SELECT l.unknown, l.head_held, ", parked_event_columns!(), ", \
+               sum(octet_length(e.record)) OVER (ORDER BY l.head_held, l.lane) - octet_length(e.record) AS before \
+             FROM (SELECT l.* FROM laneway_control.parked_lanes l \
+               LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id \
+               WHERE l.partition = $1 AND NOT l.unknown AND l.head_held < $2 AND p.state IS DISTINCT FROM 'disabled' \
+               AND CASE WHEN l.last_tried IS NULL THEN greatest(l.clock_from, p.enabled_at) < $2 \
+                 ELSE l.head_held + coalesce(p.stood_ms - l.stood_ms, 0) * interval '1 ms' < $2 END \
+               AND ($5::timestamptz IS NULL OR (l.head_held, l.lane) > ($5, $6)) \
+               ORDER BY l.head_held, l.lane LIMIT $3) l \
+             CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e WHERE e.lane = l.lane \
+               ORDER BY generation, moves, log_offset LIMIT 1) e \
+             LEFT JOIN laneway_control.endpoints p ON p.endpoint_id = l.endpoint_id) sized \
+             WHERE before < $4 ORDER BY head_held, lane"),
+        )
+        .bind(partition.cast_signed())
+        .bind(stored(held_before))
+        .bind(i64::from(limit))
+        .bind(MAX_BYTES)
+        .bind(behind_held)
+        .bind(behind_lane)
+        .fetch_all(pool.inner())
+        .await
+        .map_err(Error::doing(DOING))?;
+        if let Some(last) = rows.last() {
+            let read = || -> Result<_, sqlx::Error> {
+                Ok((last.try_get("head_held")?, last.try_get("lane")?))
+            };
+            behind = Some(read().map_err(Error::doing(DOING))?);
+        }
+        let heads = rows.iter().filter_map(|row| readable(row).transpose());
+        let heads = heads.collect::<Result<Vec<_>, _>>()?;
+        if rows.is_empty() || !heads.is_empty() {
+            break (heads, rows.len() == limit as usize);
+        }
+    };
     Ok((heads, more))
 }
 

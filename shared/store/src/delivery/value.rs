@@ -62,6 +62,11 @@ pub(crate) fn mode(mode: LaneMode) -> i16 {
     i16::from(mode.as_byte())
 }
 
+/// The inverse of [`mode`]; a mode that nobody has written orders nothing.
+pub(crate) fn mode_of(stored: i16) -> LaneMode {
+    u8::try_from(stored).ok().and_then(LaneMode::from_byte).unwrap_or(LaneMode::None)
+}
+
 /// A lane id as stored.
 pub(crate) fn lane(bytes: &[u8]) -> Result<LaneId, Error> {
     <[u8; 16]>::try_from(bytes)
@@ -99,8 +104,28 @@ macro_rules! parked_event_columns {
 }
 pub(crate) use parked_event_columns;
 
+/// A parked event as [`parked_event`] reads it; `None` if the row cannot be read, which is told: its lane waits, and
+/// nobody else does.
+pub(crate) fn readable(row: &PgRow) -> Result<Option<ParkedEvent>, Error> {
+    match parked_event(row) {
+        Ok(event) => Ok(Some(event)),
+        Err(error @ Error::Stored { .. }) => {
+            let of = lane_and_endpoint(row).map(|(lane, _)| lane.to_string()).unwrap_or_default();
+            tracing::error!(lane = of, %error, "a parked event cannot be read: its lane waits");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// A parked event from a row with [`parked_event_columns`].
 pub(crate) fn parked_event(row: &PgRow) -> Result<ParkedEvent, Error> {
+    let bytes: Vec<u8> = row.try_get("record").map_err(Error::doing("reading a parked event"))?;
+    parked_event_of(row, record(bytes)?)
+}
+
+/// The same with this record.
+pub(crate) fn parked_event_of(row: &PgRow, record: Arc<Record>) -> Result<ParkedEvent, Error> {
     let read = || -> Result<_, sqlx::Error> {
         let position = Position {
             generation: unbig(row.try_get("generation")?),
@@ -124,11 +149,10 @@ pub(crate) fn parked_event(row: &PgRow) -> Result<ParkedEvent, Error> {
     let (position, first_held, clock_from, due) = read().map_err(Error::doing(DOING))?;
     let (unknown, open_intent, settled, attempts) = flags().map_err(Error::doing(DOING))?;
     let (lane, _) = lane_and_endpoint(row)?;
-    let bytes: Vec<u8> = row.try_get("record").map_err(Error::doing(DOING))?;
     Ok(ParkedEvent {
         lane,
         position,
-        record: record(bytes)?,
+        record,
         first_held,
         clock_from,
         attempts: uncount(attempts),

@@ -9,7 +9,11 @@
 //! | sweep again | what became of the events meanwhile | done |
 //!
 //! What can happen between two steps:
+//! * A record cannot be read: it is taken for old and erased unread (a dead letter keeps what its row says, and nothing of
+//!   the record; a parked one ends as the stand-in that the owner is given for it).
 //! * It is killed: a step that was not committed did not happen, and doing one twice is the same as once.
+//! * A user key is erased: lanes and dead letters of endpoints that order nothing do not say whose they are. The key's events
+//!   are noted while the outbox is gone through, page by page, and these are looked for by them.
 //! * An event is published and in no parked lane yet: it lies in the topic or in an owner's memory, where it is delivered,
 //!   parked or given up like any other. The topic's marks are noted when the last row was published; only when every owner
 //!   has passed them, and nothing is parked any more, the second sweep begins.
@@ -66,6 +70,8 @@ pub struct Erasure {
     pub attempts: u64,
     /// Results of idempotent requests that were erased.
     pub results: u64,
+    /// Of the dead letters, those whose records could not be read: nothing is kept of what they were.
+    pub unreadable: u64,
     /// When it was commanded.
     pub created_at: Timestamp,
     /// When it was done or cancelled.
@@ -85,27 +91,54 @@ pub struct Preview {
     pub dead_letters: u64,
 }
 
-/// The condition on a row `$row` with `user_key` and on the event of `$event`, for `$1`, `$2`, `$3`: tenant, user key and
-/// the moment. A lane without a user key (of an endpoint that orders nothing) is found by its event's row.
-macro_rules! of_key {
-    ($row:literal, $event:literal) => {
+/// The condition that the record of `$event` was written before the moment `$3`. One that does not say when is old.
+macro_rules! written_before {
+    ($event:literal) => {
         concat!(
-            "($2::text IS NULL OR ",
-            $row,
-            ".user_key = $2 OR ",
-            $row,
-            ".user_key IS NULL AND ",
+            "coalesce(laneway_control.record_written(",
             $event,
-            ".event_id IN (SELECT o.event_id FROM laneway.outbox o \
-               WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 AND o.tenant = $1 AND o.user_key = $2 \
-                 AND o.created_at < $3)) \
-             AND laneway_control.record_written(",
-            $event,
-            ".record) < (extract(epoch FROM $3::timestamptz) * 1000)::bigint"
+            ".record), 0) < (extract(epoch FROM $3::timestamptz) * 1000)::bigint"
         )
     };
 }
-use of_key;
+use written_before;
+
+/// Parked events `delivery_id`, `lane` that are meant, for `$1`, `$2`, `$3`: tenant, user key and the moment. Lanes without
+/// a user key (of endpoints that order nothing) are looked for by `$events`, those of the user key.
+macro_rules! parked_meant {
+    ($events:literal) => {
+        concat!(
+            "SELECT e.delivery_id, e.lane FROM laneway_control.parked_lanes l \
+               JOIN laneway_control.parked_events e USING (lane) \
+             WHERE l.tenant_id = $1 AND ($2::text IS NULL OR l.user_key = $2) AND ",
+            written_before!("e"),
+            " UNION ALL SELECT e.delivery_id, e.lane FROM ",
+            $events,
+            " x JOIN laneway_control.parked_events e ON e.tenant_id = $1 AND e.event_id = x.event_id \
+               JOIN laneway_control.parked_lanes l ON l.lane = e.lane AND l.user_key IS NULL \
+             WHERE $2::text IS NOT NULL AND ",
+            written_before!("e")
+        )
+    };
+}
+use parked_meant;
+
+/// The same of dead letters that are not erased: `delivery_id`.
+macro_rules! dead_meant {
+    ($events:literal) => {
+        concat!(
+            "SELECT d.delivery_id FROM laneway_control.dead_letters d \
+             WHERE d.tenant_id = $1 AND d.erased_at IS NULL AND ($2::text IS NULL OR d.user_key = $2) AND ",
+            written_before!("d"),
+            " UNION ALL SELECT d.delivery_id FROM ",
+            $events,
+            " x JOIN laneway_control.dead_letters d ON d.tenant_id = $1 AND d.event_id = x.event_id \
+               AND d.user_key IS NULL AND d.erased_at IS NULL WHERE $2::text IS NOT NULL AND ",
+            written_before!("d")
+        )
+    };
+}
+use dead_meant;
 
 /// Counts what an erasure would erase now; changes nothing.
 pub async fn erasure_preview(
@@ -116,14 +149,15 @@ pub async fn erasure_preview(
     const DOING: &str = "counting what would be erased";
     let before = pool.now().await?;
     let (rows, parked, dead): (i64, i64, i64) = sqlx::query_as(concat!(
-        "SELECT (SELECT count(*) FROM laneway.outbox o WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 \
-             AND o.tenant = $1 AND ($2::text IS NULL OR o.user_key = $2) AND NOT o.erased AND o.created_at < $3), \
-           (SELECT count(*) FROM laneway_control.parked_lanes l JOIN laneway_control.parked_events e USING (lane) \
-             WHERE l.tenant_id = $1 AND ",
-        of_key!("l", "e"),
-        "), (SELECT count(*) FROM laneway_control.dead_letters d WHERE d.tenant_id = $1 AND d.erased_at IS NULL AND ",
-        of_key!("d", "d"),
-        ")"
+        "WITH said AS MATERIALIZED (SELECT o.event_id, o.erased FROM laneway.outbox o \
+           WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 AND o.tenant = $1 \
+             AND ($2::text IS NULL OR o.user_key = $2) AND o.created_at < $3), \
+         events AS MATERIALIZED (SELECT DISTINCT event_id FROM said WHERE $2::text IS NOT NULL) \
+         SELECT (SELECT count(*) FROM said WHERE NOT erased), (SELECT count(*) FROM (",
+        parked_meant!("events"),
+        ") p), (SELECT count(*) FROM (",
+        dead_meant!("events"),
+        ") d)"
     ))
     .bind(tenant.as_uuid())
     .bind(user_key)
@@ -280,6 +314,7 @@ fn read(row: &PgRow) -> Result<Erasure, Error> {
             dead_letters: count("dead_letters")?,
             attempts: count("attempts")?,
             results: count("results")?,
+            unreadable: count("unreadable")?,
             created_at: time("created_at")?,
             finished_at: row.try_get::<Option<DateTime<Utc>>, _>("finished_at")?.map(loaded),
             cancelled: row.try_get::<i16, _>("phase")? == CANCELLED,

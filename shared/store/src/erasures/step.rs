@@ -1,9 +1,10 @@
 //! One step of one erasure: a page of a sweep, or a look at what is waited for.
 
-use super::{Erasure, of_key, read};
-use crate::dead_letters::decode;
+use super::{Erasure, dead_meant, parked_meant, read, written_before};
 use crate::delivery::value::stored;
 use crate::{Error, Pool};
+use bytes::Bytes;
+use laneway_wire::Record;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
@@ -62,7 +63,7 @@ pub async fn erasure_step(pool: &Pool) -> Result<Option<Erasure>, Error> {
 /// A page of dead letters, or else of results, or else of attempts; after the last the next phase begins.
 async fn sweep(connection: &mut PgConnection, place: &Place) -> Result<Erasure, Error> {
     let erasure = &place.erasure;
-    let dead = dead_letters(connection, erasure).await?;
+    let (dead, unreadable) = dead_letters(connection, erasure).await?;
     let (mut results, mut bodies, mut next) = (0, 0, place.attempts);
     let mut phase = place.phase;
     if dead == 0 {
@@ -81,12 +82,12 @@ async fn sweep(connection: &mut PgConnection, place: &Place) -> Result<Erasure, 
     }
     let row = sqlx::query(
         "WITH e AS (UPDATE laneway_control.erasures SET phase = $3, place = $4, dead_letters = dead_letters + $5, \
-             results = results + $6, attempts = attempts + $7, updated_at = clock_timestamp(), waits = NULL, \
+             results = results + $6, attempts = attempts + $7, unreadable = unreadable + $10, updated_at = clock_timestamp(), waits = NULL, \
              finished_at = CASE WHEN $3 = $8 THEN clock_timestamp() END \
            WHERE tenant_id = $1 AND erasure_id = $2 RETURNING *), \
          told AS (INSERT INTO laneway_control.audit_log (tenant_id, actor, action, object, detail) \
            SELECT tenant_id, actor, 'erasure.done', $9, jsonb_build_object('reason', reason, 'userKey', user_key, \
-             'before', before, 'rows', rows_erased, 'deadLetters', dead_letters, 'attempts', attempts, 'results', results) \
+             'before', before, 'rows', rows_erased, 'deadLetters', dead_letters, 'attempts', attempts, 'results', results, 'unreadable', unreadable) \
            FROM e WHERE phase = $8) \
          SELECT * FROM e",
     )
@@ -99,32 +100,48 @@ async fn sweep(connection: &mut PgConnection, place: &Place) -> Result<Erasure, 
     .bind(bodies)
     .bind(DONE)
     .bind(erasure.tenant.to_string())
+    .bind(unreadable)
     .fetch_one(connection)
     .await
     .map_err(Error::doing("noting a step of an erasure"))?;
     read(&row)
 }
 
-/// Dead letters keep who they were for and why they were given up; an open one is closed.
-async fn dead_letters(connection: &mut PgConnection, erasure: &Erasure) -> Result<i64, Error> {
+/// Dead letters keep who they were for and why they were given up; an open one is closed. How many, and of how many
+/// nothing could be read.
+async fn dead_letters(
+    connection: &mut PgConnection,
+    erasure: &Erasure,
+) -> Result<(i64, i64), Error> {
     const DOING: &str = "erasing dead letters";
     let found: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(concat!(
-        "SELECT d.delivery_id, laneway_control.record_head(d.record) FROM laneway_control.dead_letters d \
-         WHERE d.tenant_id = $1 AND d.erased_at IS NULL AND ",
-        of_key!("d", "d"),
-        " ORDER BY d.place LIMIT $4 FOR NO KEY UPDATE"
+        "WITH events AS (SELECT event_id FROM laneway_control.erasure_events WHERE erasure_id = $5), \
+         page AS MATERIALIZED (SELECT * FROM (",
+        dead_meant!("events"),
+        ") m LIMIT $4) \
+         SELECT d.delivery_id, laneway_control.record_head(d.record) FROM page \
+         JOIN laneway_control.dead_letters d ON d.tenant_id = $1 AND d.delivery_id = page.delivery_id \
+         ORDER BY d.place FOR NO KEY UPDATE OF d"
     ))
     .bind(erasure.tenant.as_uuid())
     .bind(erasure.user_key.as_deref())
     .bind(stored(erasure.before))
     .bind(ROWS)
+    .bind(erasure.id.as_uuid())
     .fetch_all(&mut *connection)
     .await
     .map_err(Error::doing(DOING))?;
-    let (mut ids, mut records) = (Vec::with_capacity(found.len()), Vec::new());
+    let (mut ids, mut records, mut unreadable) = (Vec::with_capacity(found.len()), Vec::new(), 0);
     for (id, head) in found {
         ids.push(id);
-        records.push(decode(head)?.erased().encode().to_vec());
+        // What cannot be read cannot be told from what was said: nothing of it stays.
+        records.push(match Record::decode(&Bytes::from(head)) {
+            Ok(record) => record.erased().encode().to_vec(),
+            Err(_) => {
+                unreadable += 1;
+                Vec::new()
+            }
+        });
     }
     let done = sqlx::query(
         "UPDATE laneway_control.dead_letters d SET record = n.record, erased_at = now(), \
@@ -138,7 +155,7 @@ async fn dead_letters(connection: &mut PgConnection, erasure: &Erasure) -> Resul
     .execute(connection)
     .await
     .map_err(Error::doing(DOING))?;
-    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
+    Ok((i64::try_from(done.rows_affected()).unwrap_or(i64::MAX), unreadable))
 }
 
 /// Keys stay used (P12); what was answered is forgotten, and a repeated request is told so.
@@ -203,8 +220,7 @@ async fn attempts(
 async fn wait(connection: &mut PgConnection, place: &Place) -> Result<Erasure, Error> {
     const DOING: &str = "looking what an erasure waits for";
     let erasure = &place.erasure;
-    let key = erasure.user_key.as_deref();
-    let (tenant, before) = (erasure.tenant.as_uuid(), stored(erasure.before));
+    let tenant = erasure.tenant.as_uuid();
     // Whoever has written before the moment began before a snapshot that was taken after it: when all in it have ended,
     // every row is visible, and reading by ids misses none.
     let writers: bool = sqlx::query_scalar(
@@ -232,14 +248,15 @@ async fn wait(connection: &mut PgConnection, place: &Place) -> Result<Erasure, E
         Some("deliver")
     } else {
         let parked: bool = sqlx::query_scalar(concat!(
-            "SELECT EXISTS (SELECT FROM laneway_control.parked_lanes l JOIN laneway_control.parked_events e USING (lane) \
-             WHERE l.tenant_id = $1 AND ",
-            of_key!("l", "e"),
+            "WITH events AS (SELECT event_id FROM laneway_control.erasure_events WHERE erasure_id = $4) \
+             SELECT EXISTS (",
+            parked_meant!("events"),
             ")"
         ))
         .bind(tenant)
-        .bind(key)
-        .bind(before)
+        .bind(erasure.user_key.as_deref())
+        .bind(stored(erasure.before))
+        .bind(erasure.id.as_uuid())
         .fetch_one(&mut *connection)
         .await
         .map_err(Error::doing(DOING))?;
@@ -259,10 +276,10 @@ struct Page {
 }
 
 /// A page of the outbox: rows that the relay's cursor has passed and does not hold. The relay tells rows by their stored
-/// `xid`, which an UPDATE does not change.
+/// `xid`, which an UPDATE does not change. The events of a user key are noted, those included that are erased already.
 async fn outbox(connection: &mut PgConnection, place: &Place) -> Result<Page, Error> {
     let (erased, looked, last, stop): (i64, i64, Option<i64>, Option<i64>) = sqlx::query_as(
-        "WITH page AS MATERIALIZED (SELECT o.id, o.created_at, \
+        "WITH page AS MATERIALIZED (SELECT o.id, o.created_at, o.event_id, o.tenant = $1 AND o.user_key = $2 AS said, \
              o.tenant = $1 AND ($2::text IS NULL OR o.user_key = $2) AND NOT o.erased AS meant, \
              CASE WHEN c.s1 IS NULL THEN o.id <= c.floor_id AND o.id <= c.last_id \
                ELSE o.id <= c.floor_id OR pg_visible_in_snapshot(o.xid, c.s1) \
@@ -274,7 +291,9 @@ async fn outbox(connection: &mut PgConnection, place: &Place) -> Result<Page, Er
            ORDER BY o.id LIMIT $5), \
          gone AS (UPDATE laneway.outbox o SET payload = '', headers = NULL, erased = true FROM page p \
            WHERE o.shard = get_byte(sha256(uuid_send($1::uuid)), 0) % 16 AND o.id = p.id \
-             AND o.created_at = p.created_at AND p.meant AND p.published RETURNING 1) \
+             AND o.created_at = p.created_at AND p.meant AND p.published RETURNING 1), \
+         noted AS (INSERT INTO laneway_control.erasure_events (erasure_id, event_id) \
+           SELECT DISTINCT $6::uuid, event_id FROM page WHERE said ON CONFLICT DO NOTHING) \
          SELECT (SELECT count(*) FROM gone), count(*), max(id), min(id) FILTER (WHERE meant AND NOT published) FROM page",
     )
     .bind(place.erasure.tenant.as_uuid())
@@ -282,6 +301,7 @@ async fn outbox(connection: &mut PgConnection, place: &Place) -> Result<Page, Er
     .bind(place.row)
     .bind(stored(place.erasure.before))
     .bind(LOOKED_AT)
+    .bind(place.erasure.id.as_uuid())
     .fetch_one(connection)
     .await
     .map_err(Error::doing("erasing rows of the outbox"))?;
@@ -337,13 +357,21 @@ async fn unpassed(connection: &mut PgConnection, erasure: &Erasure) -> Result<bo
 /// erasure told them counts as far as it reaches.
 async fn lanes(connection: &mut PgConnection, erasure: &Erasure) -> Result<(), Error> {
     sqlx::query(concat!(
-        "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, before, reason, actor) \
-         SELECT l.tenant_id, e.delivery_id, l.lane, l.bucket, 'erase', $3, $4, $5 \
-         FROM laneway_control.parked_lanes l CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e \
-           WHERE e.lane = l.lane ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e \
-         WHERE l.tenant_id = $1 AND ",
-        of_key!("l", "e"),
-        " AND NOT EXISTS (SELECT FROM laneway_control.commands c WHERE c.bucket = l.bucket AND c.lane = l.lane \
+        "WITH heads AS (SELECT l.lane, l.bucket, e.delivery_id FROM laneway_control.parked_lanes l \
+             CROSS JOIN LATERAL (SELECT * FROM laneway_control.parked_events e \
+               WHERE e.lane = l.lane ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) e \
+             WHERE l.tenant_id = $1 AND ($2::text IS NULL OR l.user_key = $2) AND ",
+        written_before!("e"),
+        " UNION ALL SELECT l.lane, l.bucket, e.delivery_id FROM laneway_control.erasure_events x \
+             JOIN laneway_control.parked_events e ON e.tenant_id = $1 AND e.event_id = x.event_id \
+             JOIN laneway_control.parked_lanes l ON l.lane = e.lane AND l.user_key IS NULL \
+             WHERE x.erasure_id = $7 AND $2::text IS NOT NULL AND ",
+        written_before!("e"),
+        " AND NOT EXISTS (SELECT FROM laneway_control.parked_events b WHERE b.lane = e.lane \
+                 AND (b.generation, b.moves, b.log_offset) < (e.generation, e.moves, e.log_offset))) \
+         INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, before, reason, actor) \
+         SELECT $1, l.delivery_id, l.lane, l.bucket, 'erase', $3, $4, $5 FROM heads l \
+         WHERE NOT EXISTS (SELECT FROM laneway_control.commands c WHERE c.bucket = l.bucket AND c.lane = l.lane \
              AND c.verdict = 'erase' AND c.applied_at IS NULL AND c.before >= $3) \
          LIMIT greatest(0, $6 - (SELECT count(*) FROM laneway_control.commands c \
            WHERE c.applied_at IS NULL AND c.verdict = 'erase'))"
@@ -354,6 +382,7 @@ async fn lanes(connection: &mut PgConnection, erasure: &Erasure) -> Result<(), E
     .bind(&erasure.reason)
     .bind(&erasure.actor)
     .bind(ROWS)
+    .bind(erasure.id.as_uuid())
     .execute(connection)
     .await
     .map_err(Error::doing("telling owners of lanes to erase"))?;

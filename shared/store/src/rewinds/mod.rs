@@ -123,13 +123,16 @@ pub struct Rewind {
     pub finished_at: Option<Timestamp>,
 }
 
-/// Writes a command, whose preview was this, and its audit entry. One that means nothing is done at once. A dead letter
-/// that came after the preview does not belong to it.
+/// Writes a command, whose preview was this, and its audit entry; or says why it is not to be written, and has written
+/// nothing. One that means nothing is done at once. A dead letter that came after the preview does not belong to it.
 pub async fn rewind_create(
     work: &mut Work,
     new: NewRewind<'_>,
     preview: &Preview,
-) -> Result<Rewind, Error> {
+) -> Result<Result<Rewind, Refusal>, Error> {
+    if let Some(refusal) = preview.refusal {
+        return Ok(Err(refusal));
+    }
     let tenant = work.tenant();
     let matched = preview.matched();
     let (position, until) = preview.span;
@@ -161,7 +164,7 @@ pub async fn rewind_create(
     };
     audit(work, new.actor, action, made.id, new.reason, Some((new.selection, made.matched)))
         .await?;
-    Ok(made)
+    Ok(Ok(made))
 }
 
 /// Pauses, resumes or cancels a command, audited. `None` if `tenant` has none of this id; else what it is now, which

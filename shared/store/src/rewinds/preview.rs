@@ -22,7 +22,7 @@ pub struct Preview {
     /// Of a replay: deliveries since then that cannot be sent again, because their events came from another source or
     /// are older than what the outbox keeps; `None`: they could not be counted in time.
     pub unavailable: Option<u64>,
-    /// Why such a command is not to be written.
+    /// Why such a command is not written ([`super::rewind_create`]).
     pub refusal: Option<Refusal>,
     /// The place before the first that can be meant, and the last.
     pub(super) span: (i64, i64),
@@ -61,6 +61,16 @@ pub enum Refusal {
     NothingToReplay,
     /// No relay reads the control database's outbox: what the command writes there would go nowhere.
     OutboxNotRead,
+}
+
+impl Refusal {
+    /// A stable code, the same in every answer.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::NothingToReplay => "nothing_to_replay",
+            Self::OutboxNotRead => "outbox_not_read",
+        }
+    }
 }
 
 /// What a replay means, as columns of [`Counted`]. Every event of the project in the log is looked for by its delivery's

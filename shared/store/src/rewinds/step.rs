@@ -85,7 +85,8 @@ pub async fn rewind_step(pool: &Pool) -> Result<Option<Step>, Error> {
                 if let Some(rewind) = begun {
                     let pause = if error.is_transient() { 0 } else { REFUSED_PAUSE };
                     // If this fails too, the database is away, and nobody is served by it.
-                    let _ = failed(pool, &rewind, &error.told(), pause).await;
+                    let key = (rewind.tenant.as_uuid(), rewind.id.as_uuid());
+                    let _ = failed(pool, key, &error.told(), pause).await;
                 }
                 return Err(error);
             }
@@ -93,14 +94,19 @@ pub async fn rewind_step(pool: &Pool) -> Result<Option<Step>, Error> {
     }
 }
 
-async fn failed(pool: &Pool, rewind: &Rewind, error: &str, pause: i64) -> Result<(), Error> {
+async fn failed(
+    pool: &Pool,
+    (tenant, rewind): (Uuid, Uuid),
+    error: &str,
+    pause: i64,
+) -> Result<(), Error> {
     sqlx::query(
         "UPDATE laneway_control.rewinds SET error = $3, waits = NULL, updated_at = clock_timestamp(), \
            retry_at = clock_timestamp() + $4 * interval '1 ms' \
          WHERE tenant_id = $1 AND rewind_id = $2 AND state = 'running'",
     )
-    .bind(rewind.tenant.as_uuid())
-    .bind(rewind.id.as_uuid())
+    .bind(tenant)
+    .bind(rewind)
     .bind(error)
     .bind(pause)
     .execute(pool.inner())
@@ -127,7 +133,20 @@ async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Turn, Error> {
     .await
     .map_err(Error::doing(DOING))?;
     let Some(row) = row else { return Ok(Turn::Nothing) };
-    let found = read(&row)?;
+    let found = match read(&row) {
+        Ok(found) => found,
+        // Nobody can work on it, and it must not be the next one for ever.
+        Err(error) => {
+            let key = || -> Result<(Uuid, Uuid), sqlx::Error> {
+                Ok((row.try_get("tenant_id")?, row.try_get("rewind_id")?))
+            };
+            let (tenant, id) = key().map_err(Error::doing(DOING))?;
+            tracing::error!(%tenant, rewind = %id, %error, "a command cannot be read and is left");
+            transaction.commit().await.map_err(Error::doing(DOING))?;
+            failed(pool, (tenant, id), "the command cannot be read", REFUSED_PAUSE).await?;
+            return Ok(Turn::Waits);
+        }
+    };
     if erasure_keeps_out(&mut transaction, found.tenant).await? {
         return Ok(Turn::Nothing);
     }

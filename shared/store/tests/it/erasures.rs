@@ -3,7 +3,7 @@
 use crate::delivery::{NOW, World, attempt, lane, parked};
 use laneway_lane::{FinalOutcome, SettleItem, Verdict};
 use laneway_store::audit::{Scope, audit};
-use laneway_store::dead_letters::{Selection, State as Dead, dead_letter_get};
+use laneway_store::dead_letters::{Selection, State as Dead, Unreadable, dead_letter_get};
 use laneway_store::delivery::{commands_open, parked_page_load};
 use laneway_store::erasures::{
     Erasure, erasure_create, erasure_get, erasure_preview, erasure_step,
@@ -11,9 +11,10 @@ use laneway_store::erasures::{
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::migrate;
 use laneway_store::relay::{OutboxRow, Shard, rows_by_id};
+use laneway_store::retention::{Kind, retention_step};
 use laneway_store::rewinds::{Action, NewRewind, rewind_create, rewind_preview, rewind_step};
 use laneway_testkit::{sql, wait_for};
-use laneway_wire::{Record, TenantId, Timestamp};
+use laneway_wire::{LaneMode, Record, TenantId, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ async fn world() -> World {
     let world = World::new().await;
     migrate::source_migrate(&world.pool).await.unwrap();
     run(&world, "UPDATE laneway.relay_cursors SET generation = 1").await;
+    run(&world, "INSERT INTO laneway.relay_members (instance) VALUES ('relay-1')").await;
     world
 }
 
@@ -147,11 +149,11 @@ async fn what_was_said_goes_and_who_it_was_for_stays() {
         let (dead, kept) = dead_letter_get(&world.pool, None, id).await.unwrap().unwrap();
         assert_eq!((dead.state, dead.user_key.as_deref(), dead.attempts), (state, Some("k1"), 1));
         assert!(dead.closed_at.is_some());
-        assert_eq!(kept, record.erased());
+        assert_eq!(kept.unwrap(), record.erased());
     }
     let (dead, kept) =
         dead_letter_get(&world.pool, None, other.head.delivery_id()).await.unwrap().unwrap();
-    assert_eq!((dead.state, kept), (Dead::Open, (*other).clone()));
+    assert_eq!((dead.state, kept), (Dead::Open, Ok((*other).clone())));
     assert_eq!(world.value(BODIES).await, "1", "another's open dead letter keeps its history");
     let all = Selection::default();
     let minute = Duration::from_secs(60);
@@ -196,7 +198,7 @@ async fn rows_are_erased_when_they_are_published_and_passed_and_nothing_is_copie
     let mut rewinding = Work::begin(&world.pool, tenant(&world)).await.unwrap();
     let new =
         NewRewind { action: Action::Rewind, selection: &selection, reason: "r", actor: "bob" };
-    rewind_create(&mut rewinding, new, &preview).await.unwrap();
+    rewind_create(&mut rewinding, new, &preview).await.unwrap().unwrap();
     rewinding.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
 
     let erased = async || {
@@ -309,7 +311,7 @@ async fn waiting_events_are_ended_by_their_owner_and_by_nobody_else() {
         let id = record.head.delivery_id();
         let (dead, kept) = dead_letter_get(&world.pool, None, id).await.unwrap().unwrap();
         assert_eq!((dead.cause.as_str(), dead.state), ("erased", Dead::Erased));
-        assert_eq!(kept, record.erased());
+        assert_eq!(kept.unwrap(), record.erased());
     }
     assert_eq!((done.dead_letters, done.attempts), (0, 2), "written without a payload");
     assert_eq!(world.value(BODIES).await, "1", "who waits keeps his history");
@@ -330,4 +332,143 @@ async fn a_later_erasure_tells_owners_what_an_earlier_one_did_not() {
     let told: Vec<_> = commands.iter().map(|command| command.verdict).collect();
     let befores = [one.before, all.before].map(|before| Verdict::Erase { before });
     assert_eq!(told, befores, "each once");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_erased_unread_and_holds_up_nothing() {
+    let world = world().await;
+    let records: Vec<_> = (1..=6).map(|n| record(&world, n, "k1")).collect();
+    for record in &records {
+        world.settle(&[last(record, "rejected", None)]).await;
+    }
+    // Cut, of a later version, no text, no JSON, and nothing that any writer has made.
+    for (record, bytes) in records.iter().zip([
+        "substring(record FROM 1 FOR 20)",
+        "set_byte(record, 0, 2)",
+        "set_byte(record, 9, 255)",
+        "decode('0100000002', 'hex') || '[]'",
+        "decode('ff', 'hex')",
+    ]) {
+        run(
+            &world,
+            &format!(
+                "UPDATE laneway_control.dead_letters SET record = {bytes} WHERE delivery_id = '{}'",
+                record.head.delivery
+            ),
+        )
+        .await;
+    }
+    let preview = erasure_preview(&world.pool, tenant(&world), Some("k1")).await.unwrap();
+    assert_eq!(preview.dead_letters, 6);
+    let done = work_off(&world, &erase(&world, Some("k1")).await).await;
+    assert_eq!((done.dead_letters, done.unreadable), (6, 5));
+    for record in &records[..5] {
+        let id = record.head.delivery_id();
+        let (dead, kept) = dead_letter_get(&world.pool, None, id).await.unwrap().unwrap();
+        assert_eq!(dead.state, Dead::Erased);
+        assert_eq!(kept, Err(Unreadable { code: "empty", bytes: 0 }));
+    }
+    let told =
+        "SELECT detail->>'unreadable' FROM laneway_control.audit_log WHERE action = 'erasure.done'";
+    assert_eq!(world.value(told).await, "5");
+    assert_eq!(found(&world, "payload_not_erased").await, 0);
+}
+
+#[tokio::test]
+async fn a_waiting_event_that_cannot_be_read_is_ended_by_its_owner() {
+    let world = world().await;
+    let [head, next] = [(1, "k1"), (2, "k1")].map(|(n, key)| record(&world, n, key));
+    world.settle(&[crate::delivery::park(&head, 7)]).await;
+    world.settle(&[crate::delivery::append(&next, 8)]).await;
+    run(
+        &world,
+        &format!(
+            "UPDATE laneway_control.parked_events SET record = '\\xff' WHERE delivery_id = '{}'",
+            head.head.delivery
+        ),
+    )
+    .await;
+    let page = async || parked_page_load(&world.pool, lane(&head), None, 10).await.unwrap();
+    let waiting = page().await;
+    assert!(waiting.events.is_empty() && waiting.more, "nothing is made up of one that waits");
+    let made = erase(&world, Some("k1")).await;
+    waits(&world, &made, "lanes").await;
+    let told = commands_open(&world.pool, &[0, 1], &[], 10).await.unwrap();
+    assert_eq!(told[0].lane, lane(&head));
+    let ended = page().await;
+    assert!(ended.more);
+    let [event] = &ended.events[..] else { panic!("the head alone: {:?}", ended.events) };
+    assert!(event.record.head.erased && event.record.payload.is_empty());
+    assert_eq!(event.record.head.delivery, head.head.delivery);
+    assert_eq!(event.record.head.lane(), lane(&head));
+    world.settle(&[last(&event.record, "erased", Some(told[0].command))]).await;
+    assert_eq!(*page().await.events[0].record, *next);
+    world.settle(&[last(&next, "erased", Some(told[0].command))]).await;
+    work_off(&world, &made).await;
+    assert_eq!(found(&world, "payload_not_erased").await, 0);
+}
+
+/// Lanes and dead letters of endpoints that order nothing do not say whose they are.
+#[tokio::test]
+async fn what_names_nobody_is_found_by_the_keys_events_and_the_outbox_is_gone_through_once() {
+    let world = world().await;
+    for key in ["k1", "k2", "k1", "k2"] {
+        emit(&world, key).await;
+    }
+    publish(&world).await;
+    let rows = outbox(&world).await;
+    let nobodys: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let mut record = (*record(&world, 1, "")).clone();
+            record.head.event = row.event.as_uuid();
+            record.head.delivery =
+                laneway_wire::DeliveryId::first(row.event, world.endpoint).as_uuid();
+            (record.head.mode, record.head.user_key) = (LaneMode::None, None);
+            Arc::new(record)
+        })
+        .collect();
+    // Two were given up, two wait.
+    for record in &nobodys[..2] {
+        world.settle(&[last(record, "rejected", None)]).await;
+    }
+    world.settle(&[crate::delivery::park(&nobodys[2], 7)]).await;
+    world.settle(&[crate::delivery::park(&nobodys[3], 8)]).await;
+    let preview = erasure_preview(&world.pool, tenant(&world), Some("k1")).await.unwrap();
+    assert_eq!((preview.rows, preview.parked, preview.dead_letters), (2, 1, 1));
+
+    // What is erased at once looks at no row of the outbox, however many there are.
+    let made = erase(&world, Some("k1")).await;
+    let url = world.url.clone();
+    let other = tokio::spawn(async move {
+        let lock = "BEGIN; LOCK TABLE laneway.outbox IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(60)";
+        let _ = sql(&url, lock).await;
+    });
+    let locked = "SELECT (count(*) > 0)::text FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted \
+                  AND relation = 'laneway.outbox'::regclass";
+    wait_for("the lock", Duration::from_secs(20), || async { world.value(locked).await == "true" })
+        .await;
+    let swept = tokio::time::timeout(Duration::from_secs(20), erasure_step(&world.pool)).await;
+    assert!(swept.expect("it does not wait for the outbox").unwrap().is_some());
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'pg_sleep' \
+               AND datname = current_database() AND pid <> pg_backend_pid()";
+    run(&world, end).await;
+    other.await.unwrap();
+
+    waits(&world, &made, "lanes").await;
+    let told = commands_open(&world.pool, &[0, 1], &[], 10).await.unwrap();
+    assert_eq!(told.iter().map(|it| it.lane).collect::<Vec<_>>(), [lane(&nobodys[2])]);
+    world.settle(&[last(&nobodys[2], "erased", Some(told[0].command))]).await;
+    let done = work_off(&world, &made).await;
+    assert_eq!((done.rows, done.dead_letters), (2, 1));
+    for (record, state) in nobodys.iter().zip([Dead::Erased, Dead::Open]) {
+        let id = record.head.delivery_id();
+        let (dead, _) = dead_letter_get(&world.pool, None, id).await.unwrap().unwrap();
+        assert_eq!(dead.state, state);
+    }
+    let noted = "SELECT count(*)::text FROM laneway_control.erasure_events";
+    assert_eq!(world.value(noted).await, "2", "its own");
+    let window = Duration::from_secs(3_600);
+    retention_step(&world.pool, Kind::Commands, window).await.unwrap();
+    assert_eq!(world.value(noted).await, "0", "with the erasure their use has ended");
 }

@@ -17,6 +17,9 @@ use laneway_wire::{DeliveryId, Record, TenantId};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A relay that reads the control database.
+const RELAY: &str = "INSERT INTO laneway.relay_members (instance) VALUES ('relay-1')";
+
 fn last(record: &Arc<Record>, outcome: FinalOutcome) -> SettleItem {
     SettleItem::Final {
         lane: lane(record),
@@ -36,6 +39,7 @@ fn last(record: &Arc<Record>, outcome: FinalOutcome) -> SettleItem {
 async fn world() -> World {
     let world = World::new().await;
     migrate::source_migrate(&world.pool).await.unwrap();
+    sql(&world.url, RELAY).await.unwrap();
     world
 }
 
@@ -71,7 +75,7 @@ async fn command(world: &World, action: Action, selection: &Selection) -> Rewind
 async fn create(world: &World, action: Action, selection: &Selection, preview: &Preview) -> Rewind {
     let mut work = Work::begin(&world.pool, tenant(world)).await.unwrap();
     let new = NewRewind { action, selection, reason: "they fixed it", actor: "ann" };
-    let made = rewind_create(&mut work, new, preview).await.unwrap();
+    let made = rewind_create(&mut work, new, preview).await.unwrap().unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
     made
 }
@@ -132,6 +136,7 @@ async fn a_rewind_sends_every_dead_letter_once_more_in_the_order_of_its_lane() {
         let shown = delivery_get(&world.pool, tenant(&world), id).await.unwrap().unwrap();
         assert_eq!(shown.event, Some(row.event), "it is found before anything is recorded");
         let (dead, kept) = dead_letter_get(&world.pool, None, rewind.of).await.unwrap().unwrap();
+        let kept = kept.unwrap();
         assert_eq!(
             (dead.state, dead.rewound_to, dead.rewind),
             (Dead::Rewound, Some(id), Some(made.id))
@@ -343,8 +348,21 @@ async fn a_command_whose_page_always_fails_says_so_and_lets_the_others_pass() {
     let preview = rewind_preview(&world.pool, owner, action, selection, long).await.unwrap();
     let mut work = Work::begin(&world.pool, owner).await.unwrap();
     let new = NewRewind { action, selection, reason: "theirs", actor: "eve" };
-    let theirs = rewind_create(&mut work, new, &preview).await.unwrap();
+    let theirs = rewind_create(&mut work, new, &preview).await.unwrap().unwrap();
     work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
+
+    // Nobody can read this one, and it was worked on least recently.
+    sql(
+        &world.url,
+        &format!(
+            "INSERT INTO laneway_control.projects (tenant_id, name) VALUES ('{0}', 'later'); \
+             INSERT INTO laneway_control.rewinds (tenant_id, rewind_id, action, selection, reason, actor, position, \
+               until, updated_at) VALUES ('{0}', '{0}', 'rewind', '[7]', 'r', 'a', 0, 9, '-infinity')",
+            uuid::Uuid::now_v7()
+        ),
+    )
+    .await
+    .unwrap();
 
     rewind_step(&world.pool).await.unwrap_err();
     let step = rewind_step(&world.pool).await.unwrap().unwrap();
@@ -410,14 +428,34 @@ async fn what_the_control_database_does_not_have_is_told_before_a_replay() {
     assert_eq!(counted(&selection).await, (1, 1));
     let typed = Selection { event_type: Some("card.*".to_owned()), ..selection };
     assert_eq!(counted(&typed).await, (0, 1));
+    // Whoever writes the command is told, and nothing is written.
+    let refused = async |selection: &Selection, action| {
+        let preview = preview(&world, action, selection).await;
+        let mut work = Work::begin(&world.pool, tenant(&world)).await.unwrap();
+        let new = NewRewind { action, selection, reason: "again", actor: "ann" };
+        let made = rewind_create(&mut work, new, &preview).await.unwrap();
+        work.commit(&Answer { status: 202, body: vec![] }, None).await.unwrap();
+        made.map_err(Refusal::code).unwrap_err()
+    };
+    assert_eq!(refused(&typed, Action::Replay).await, "nothing_to_replay");
+    dead(&world, 3).await;
+    sql(&world.url, "DELETE FROM laneway.relay_members").await.unwrap();
+    assert_eq!(refused(&all(), Action::Rewind).await, "outbox_not_read");
+    assert_eq!(
+        refused(&typed, Action::Replay).await,
+        "nothing_to_replay",
+        "whatever else is wrong"
+    );
+    let written = "SELECT count(*)::text FROM laneway_control.rewinds WHERE reason = 'again'";
+    assert_eq!(world.value(written).await, "0");
 }
 
 #[tokio::test]
 async fn a_relay_at_the_control_database_is_known_by_its_word() {
-    let world = world().await;
+    let world = World::new().await;
+    migrate::source_migrate(&world.pool).await.unwrap();
     assert!(!outbox_is_read(&world.pool).await.unwrap());
-    let word = "INSERT INTO laneway.relay_members (instance) VALUES ('relay-1')";
-    sql(&world.url, word).await.unwrap();
+    sql(&world.url, RELAY).await.unwrap();
     assert!(outbox_is_read(&world.pool).await.unwrap());
     let old = "UPDATE laneway.relay_members SET seen_at = now() - interval '6 minutes'";
     sql(&world.url, old).await.unwrap();
@@ -488,8 +526,7 @@ async fn what_cannot_be_counted_in_time_is_done_all_the_same() {
     let selection = one_delivered(&world).await;
     sql(
         &world.url,
-        "INSERT INTO laneway.relay_members (instance) VALUES ('relay-1'); \
-         CREATE OR REPLACE FUNCTION laneway_control.first_delivery_id(event uuid, endpoint uuid) RETURNS uuid \
+        "CREATE OR REPLACE FUNCTION laneway_control.first_delivery_id(event uuid, endpoint uuid) RETURNS uuid \
            LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN event; END $$",
     )
     .await

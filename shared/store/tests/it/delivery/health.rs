@@ -99,3 +99,19 @@ async fn endpoints_are_found_by_id_and_by_change_and_disabled_once_with_an_audit
     assert_eq!((rows[0].revision, rows[0].state), (2, laneway_lane::EndpointState::Disabled));
     assert_eq!(world.value("SELECT count(*)::text FROM laneway_control.audit_log").await, "1");
 }
+
+/// A7: one lane that cannot be read does not keep its endpoint degraded for ever.
+#[tokio::test]
+async fn a_probe_passes_over_a_head_that_cannot_be_read() {
+    let world = World::new().await;
+    let records: Vec<_> = (0..3).map(|n| world.record(n, &format!("k{n}"))).collect();
+    let items: Vec<_> = records.iter().zip(0..).map(|(record, n)| park(record, n)).collect();
+    world.settle(&items).await;
+    let bad = "UPDATE laneway_control.parked_events SET record = '\\x01' WHERE log_offset < 2; \
+               UPDATE laneway_control.parked_lanes SET last_tried = NULL";
+    sql(&world.url, bad).await.unwrap();
+    health_degrade(&world.pool, world.endpoint).await.unwrap();
+    make_free(&world).await;
+    let claim = health_probe_claim(&world.pool, world.endpoint, &[0, 1], TIMEOUT).await.unwrap();
+    assert_eq!(claim.head.unwrap().1.lane, lane(&records[2]));
+}

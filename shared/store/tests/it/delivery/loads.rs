@@ -201,3 +201,57 @@ async fn held_unknowns_and_the_oldest_heads_are_counted() {
     assert_eq!(waiting.iter().map(|one| one.unknowns).collect::<Vec<_>>(), [2, 0]);
     assert!(waiting[0].head_age.is_none() && waiting[1].head_age.is_some());
 }
+
+/// P3: what cannot be read holds up its own lane.
+#[tokio::test]
+async fn a_head_that_cannot_be_read_keeps_no_other_from_being_loaded() {
+    let world = World::new().await;
+    let records: Vec<_> = (0..5).map(|n| world.record(n, &format!("k{n}"))).collect();
+    let at = |second| NOW + Duration::from_secs(second);
+    let items: Vec<_> = records
+        .iter()
+        .enumerate()
+        .map(|(n, record)| park_due(record, n as i64, at(n as u64), n == 4))
+        .collect();
+    world.settle(&items).await;
+    for bad in [0, 1, 4] {
+        sql(
+            &world.url,
+            &format!(
+                "UPDATE laneway_control.parked_events SET record = set_byte(record, 0, 9) WHERE delivery_id = '{}'; \
+                 INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, reason, actor) \
+                 SELECT tenant_id, delivery_id, lane, bucket, 'not_applied', 'r', 'ann' \
+                 FROM laneway_control.parked_events WHERE delivery_id = '{0}'",
+                records[bad].head.delivery
+            ),
+        )
+        .await
+        .unwrap();
+    }
+    for limit in [1, 2, 10] {
+        let due = parked_due_load(&world.pool, 0, world.endpoint, None, at(9), limit).await;
+        let due = due.unwrap();
+        assert_eq!(due.heads[0].lane, lane(&records[2]), "{limit}");
+        assert_eq!((due.heads.len() == 1, due.more), (limit == 1, limit == 1), "{limit}");
+        let (heads, _) = parked_expired_load(&world.pool, 0, at(60), limit).await.unwrap();
+        let lanes: HashSet<_> = heads.iter().map(|head| head.lane).collect();
+        let good: HashSet<_> = [lane(&records[2]), lane(&records[3])].into();
+        assert!(!lanes.is_empty() && lanes.is_subset(&good), "{limit}");
+    }
+    let last = Some((at(3), lane(&records[3])));
+    let due = parked_due_load(&world.pool, 0, world.endpoint, last, at(9), 10).await.unwrap();
+    assert!(due.heads.is_empty() && !due.more && due.next_due.is_none());
+
+    // Others' words, and those of a later build, keep nobody's from being applied.
+    sql(
+        &world.url,
+        "ALTER TABLE laneway_control.commands DROP CONSTRAINT commands_verdict_is_known; \
+         INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, reason, actor) \
+         SELECT tenant_id, delivery_id, lane, bucket, 'later', 'r', 'ann' FROM laneway_control.parked_events LIMIT 1",
+    )
+    .await
+    .unwrap();
+    let commands = commands_open(&world.pool, &[0, 1], &[], 10).await.unwrap();
+    assert_eq!(commands.len(), 3);
+    assert!(commands.iter().all(|command| command.head.is_none()));
+}
