@@ -84,8 +84,9 @@ fn storable(text: &str) -> Option<String> {
 fn reason(fields: &mut Fields<'_>) -> Option<String> {
     let reason = fields.required_text("reason")?;
     let length = reason.chars().count();
-    if length == 0 || length > MAX_REASON || reason.contains('\0') {
-        fields.error("reason", "out_of_range", "expected 1 to 1,000 characters");
+    if reason.trim().is_empty() || length > MAX_REASON || reason.contains('\0') {
+        let expected = "expected 1 to 1,000 characters, no NUL and not only blanks";
+        fields.error("reason", "out_of_range", expected);
         return None;
     }
     Some(reason)
