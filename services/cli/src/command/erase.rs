@@ -24,6 +24,10 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Counts, asks, writes and watches an erasure; one of the same that is not done is watched.
 pub(super) async fn run(command: Erase, origins: &Origins, output: Output) -> Result {
     let Erase { project, user_key, cancel: ended, how } = command;
+    // No event has an empty key: it is a variable that was not set.
+    if user_key.as_deref() == Some("") {
+        return Err(Failure::new(ExitCode::Usage, "--user-key is empty"));
+    }
     let pool = connect(&how.database, origins).await?;
     if let Some(id) = ended {
         return cancel(&pool, project, id, &how, output).await;
@@ -60,9 +64,7 @@ pub(super) async fn run(command: Erase, origins: &Origins, output: Output) -> Re
 
 fn reason(how: &How) -> Result<&str> {
     let reason = how.reason.as_deref().unwrap_or_default();
-    if reason.is_empty() || reason.chars().count() > 1_000 {
-        return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
-    }
+    super::check_reason(reason)?;
     Ok(reason)
 }
 

@@ -235,10 +235,7 @@ pub(super) async fn unknowns(command: Unknowns, origins: &Origins, output: Outpu
             output.list(&columns, rows)
         }
         Unknowns::Resolve { delivery, verdict, reason, actor, no_wait, database } => {
-            let length = reason.chars().count();
-            if length == 0 || length > 1_000 {
-                return Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"));
-            }
+            super::check_reason(&reason)?;
             let pool = connect(&database, origins).await?;
             resolve(&pool, delivery, verdict, &reason, &actor, no_wait, output).await
         }
@@ -268,9 +265,12 @@ async fn resolve(
                     .hint("the owner of its lane applies it; is deliver running?"));
             }
             Resolve::NotUnknown => {
+                let is_known = inspect::delivery_tenant(pool, delivery).await?.is_some();
+                let code = if is_known { ExitCode::Conflict } else { ExitCode::NotFound };
                 let message = format!("the outcome of {delivery} is not a held unknown");
-                return Err(Failure::new(ExitCode::NotFound, message)
-                    .hint("`laneway deliveries show` says where it is"));
+                return Err(
+                    Failure::new(code, message).hint("`laneway deliveries show` says where it is")
+                );
             }
         };
     if no_wait {

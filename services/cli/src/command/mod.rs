@@ -24,6 +24,9 @@ pub(crate) use services::{Everything, Runnable};
 /// Connections of a command that asks one thing after the other.
 const CONNECTIONS: u32 = 2;
 
+/// Characters of a reason at most.
+const MAX_REASON: usize = 1_000;
+
 /// Does what the command line says.
 pub(crate) async fn run(cli: Cli) -> Result {
     let output = Output { format: cli.output, headers: !cli.no_headers, quiet: cli.quiet };
@@ -52,6 +55,15 @@ pub(crate) async fn run(cli: Cli) -> Result {
         }
         Command::Config(command) => config::run(command, &origins, output),
     }
+}
+
+/// Refuses a reason that would leave the audit log without one.
+fn check_reason(reason: &str) -> Result {
+    if reason.trim().is_empty() || reason.contains('\0') || reason.chars().count() > MAX_REASON {
+        let message = "a reason has 1 to 1,000 characters, not only blanks";
+        return Err(Failure::new(ExitCode::Usage, message));
+    }
+    Ok(())
 }
 
 /// The one section that an operator's command needs.
