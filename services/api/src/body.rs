@@ -151,8 +151,12 @@ impl<'a> Fields<'a> {
         chosen
     }
 
-    /// Reports that the field `name` is missing.
+    /// Reports that the field `name` is missing; not of one whose value was refused.
     pub(crate) fn missing(&mut self, name: &str) {
+        let pointer = pointer(name);
+        if self.errors.iter().any(|error| error.pointer == pointer) {
+            return;
+        }
         self.error(name, "field_missing", "the field is required");
     }
 

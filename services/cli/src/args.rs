@@ -89,10 +89,10 @@ pub(crate) enum Command {
     Erase(Erase),
     /// Look up in the database what is promised about its rows; exit code 8 if something is not as it must be.
     Audit {
-        /// Rows that are at most so old.
+        /// Rows that are at most so old; more than `--settled`, at most 90d.
         #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
         window: std::time::Duration,
-        /// Rows that are at least so old: what is younger may be on its way.
+        /// Rows that are at least so old, 1s or more: what is younger may be on its way.
         #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = duration)]
         settled: std::time::Duration,
         /// Publish again what is missing and may be sent again; the rest is only told.

@@ -132,7 +132,7 @@ macro_rules! delivery_query {
                d.reason, d.last_class, \
                p.event_id, p.endpoint_id, p.attempts, p.is_head, l.unknown, l.reason, \
                (extract(epoch FROM l.due) * 1000)::bigint, \
-               a.endpoint_id, a.number, a.status, a.class \
+               a.endpoint_id, a.number, a.status, a.class, d.state = 'discarded' \
              FROM unnest($2::uuid[], $3::uuid[]) AS c (id, endpoint_id) \
              LEFT JOIN laneway_control.inbox i ON i.delivery_id = c.id AND i.tenant_id = $1 \
              LEFT JOIN laneway_control.dead_letters d ON d.tenant_id = $1 AND d.delivery_id = c.id \
@@ -328,7 +328,8 @@ fn read(row: &PgRow) -> Result<Delivery, sqlx::Error> {
     let attempt = count(19)?;
     let state = match outcome {
         Some(1) => DeliveryState::Delivered,
-        Some(2) => DeliveryState::DeadLettered,
+        // What a person does with a dead letter is in its own row; its outcome in the inbox stays.
+        Some(2) if row.try_get::<Option<bool>, _>(22)? != Some(true) => DeliveryState::DeadLettered,
         Some(_) => DeliveryState::Discarded,
         None if parked_event.is_some() && is_head && lane_unknown => DeliveryState::Unknown,
         None if parked_event.is_some() => DeliveryState::Parked,

@@ -282,11 +282,10 @@ pub async fn unknown_resolve(
 ) -> Result<Resolve, Error> {
     const DOING: &str = "writing a command";
     let mut transaction = pool.begin().await?;
-    // The lane's row is locked, so that two people cannot write two verdicts.
+    // The lane's row is locked, so that two people cannot write two verdicts. What was written by who had the lock before is
+    // seen by a statement that begins under it, and by no other.
     let found = sqlx::query(
-        "SELECT l.tenant_id, l.lane, l.bucket, (SELECT c.command_id FROM laneway_control.commands c \
-           WHERE c.bucket = l.bucket AND c.delivery_id = $1 AND c.applied_at IS NULL LIMIT 1) \
-         FROM laneway_control.parked_lanes l WHERE l.unknown AND $1 = (SELECT e.delivery_id \
+        "SELECT l.tenant_id, l.lane, l.bucket FROM laneway_control.parked_lanes l WHERE l.unknown AND $1 = (SELECT e.delivery_id \
            FROM laneway_control.parked_events e WHERE e.lane = l.lane \
            ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) AND ($2::uuid IS NULL OR l.tenant_id = $2) \
          FOR NO KEY UPDATE OF l",
@@ -297,10 +296,19 @@ pub async fn unknown_resolve(
     .await
     .map_err(Error::doing(DOING))?;
     let Some(row) = found else { return Ok(Resolve::NotUnknown) };
-    let read = || -> Result<(Uuid, Vec<u8>, i16, Option<i64>), sqlx::Error> {
-        Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
+    let read = || -> Result<(Uuid, Vec<u8>, i16), sqlx::Error> {
+        Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
     };
-    let (tenant, lane, bucket, waiting) = read().map_err(Error::doing(DOING))?;
+    let (tenant, lane, bucket) = read().map_err(Error::doing(DOING))?;
+    let waiting: Option<i64> = sqlx::query_scalar(
+        "SELECT command_id FROM laneway_control.commands \
+         WHERE bucket = $1 AND delivery_id = $2 AND applied_at IS NULL LIMIT 1",
+    )
+    .bind(bucket)
+    .bind(delivery.as_uuid())
+    .fetch_optional(&mut *transaction)
+    .await
+    .map_err(Error::doing(DOING))?;
     if let Some(waiting) = waiting {
         return Ok(Resolve::Waiting(waiting));
     }

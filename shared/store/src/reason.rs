@@ -3,9 +3,9 @@
 /// Characters of a reason at most.
 pub const MAX_REASON: usize = 1_000;
 
-/// Whether `text` can be a reason: 1 to [`MAX_REASON`] characters that PostgreSQL can hold.
+/// Whether `text` can be a reason: 1 to [`MAX_REASON`] characters that PostgreSQL can hold, and not only blanks.
 pub fn reason_is_valid(text: &str) -> bool {
-    (1..=MAX_REASON).contains(&text.chars().count()) && !text.contains('\0')
+    !text.trim().is_empty() && text.chars().count() <= MAX_REASON && !text.contains('\0')
 }
 
 /// Whether it can be one that is shown in a line: without control characters.
@@ -22,7 +22,7 @@ mod tests {
         let longest = "é".repeat(MAX_REASON);
         assert!(reason_is_valid(&longest) && reason_is_line(&longest));
         assert!(!reason_is_valid(&(longest + "é")));
-        assert!(!reason_is_valid("") && !reason_is_valid("a\0b"));
+        assert!(!reason_is_valid("") && !reason_is_valid(" \n") && !reason_is_valid("a\0b"));
         assert!(reason_is_valid("two\nlines") && !reason_is_line("two\nlines"));
     }
 }

@@ -6,8 +6,10 @@
 //! is unknown: never a guess (I14).
 
 use crate::{DeliveryId, EventId};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uuid::Uuid;
 
 /// Rules of an authority at most.
 pub const MAX_RULES: usize = 16;
@@ -111,12 +113,18 @@ pub enum AuthorityError {
     /// A GET has no body.
     #[error("a body needs the method POST")]
     Body,
+    /// It could not be read by who is asked.
+    #[error("the body is no JSON text")]
+    BodyNotJson,
     /// Too many rules, or too long texts.
     #[error("too many rules or too long texts")]
     TooLarge,
     /// A rule's status is none of the forms.
     #[error("status of rule {0} is not `200`, `2xx` or `any`")]
     Status(usize),
+    /// It would make a guess of any answer: of a gateway's too.
+    #[error("rule {0} says so of any status without a pointer")]
+    Anything(usize),
     /// A pointer that is none, or one without a test, or a test without one, or two tests.
     #[error("rule {0} needs a pointer with either `equals` or `exists`, or none of them")]
     Test(usize),
@@ -147,10 +155,18 @@ impl Authority {
             return Err(AuthorityError::Body);
         }
         let pointers = self.rules.iter().filter_map(|rule| rule.pointer.as_deref());
+        let values = self.rules.iter().filter_map(|rule| rule.equals.as_ref());
         if self.rules.len() > MAX_RULES
             || std::iter::once(body).chain(pointers).any(|text| text.len() > MAX_TEXT)
+            || values.map(Value::to_string).any(|text| text.len() > MAX_TEXT)
         {
             return Err(AuthorityError::TooLarge);
+        }
+        // As it will be asked: a placeholder may stand where JSON has no text.
+        let (_, asked) =
+            self.question(EventId::from_uuid(Uuid::nil()), DeliveryId::from_uuid(Uuid::nil()));
+        if asked.is_some_and(|body| serde_json::from_str::<IgnoredAny>(&body).is_err()) {
+            return Err(AuthorityError::BodyNotJson);
         }
         for (number, rule) in self.rules.iter().enumerate() {
             if !is_status(&rule.status) {
@@ -158,9 +174,13 @@ impl Authority {
             }
             let tests = usize::from(rule.equals.is_some()) + usize::from(rule.exists.is_some());
             let well_formed = match &rule.pointer {
-                Some(pointer) => (pointer.is_empty() || pointer.starts_with('/')) && tests == 1,
+                Some(pointer) => is_pointer(pointer) && tests == 1,
                 None => tests == 0,
             };
+            let is_definite = matches!(rule.answer, Answer::Applied | Answer::NotApplied);
+            if rule.status == "any" && rule.pointer.is_none() && is_definite {
+                return Err(AuthorityError::Anything(number));
+            }
             if !well_formed {
                 return Err(AuthorityError::Test(number));
             }
@@ -222,6 +242,12 @@ impl Rule {
     }
 }
 
+/// RFC 6901. One that is none leads to nothing, and "there is nothing" would be true of every answer.
+fn is_pointer(text: &str) -> bool {
+    let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    (text.is_empty() || text.starts_with('/')) && escapes
+}
+
 fn is_status(text: &str) -> bool {
     let digit = |byte: u8| byte.is_ascii_digit();
     match text.as_bytes() {
@@ -235,7 +261,6 @@ fn is_status(text: &str) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use uuid::Uuid;
 
     fn authority(rules: &str) -> Authority {
         Authority {
@@ -316,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_asked_or_would_mean_anything_is_refused() {
-        let rules = |text| authority(text).check();
+        let rules = |text: &str| authority(text).check();
         assert_eq!(
             rules(r#"[{"status":"2x","answer":"applied"}]"#),
             Err(AuthorityError::Status(0))
@@ -329,6 +354,36 @@ mod tests {
             rules(r#"[{"status":"200","equals":1,"answer":"applied"}]"#),
             Err(AuthorityError::Test(0))
         );
+        for pointer in ["a", "/a~", "/a~2b", "/~/b"] {
+            let rule = format!(
+                r#"[{{"status":"200","pointer":"{pointer}","exists":false,"answer":"not_applied"}}]"#
+            );
+            assert_eq!(rules(&rule), Err(AuthorityError::Test(0)), "{pointer}");
+        }
+        let escaped = r#"[{"status":"200","pointer":"/a~0~1b","exists":true,"answer":"applied"}]"#;
+        assert_eq!(rules(escaped), Ok(()));
+        for (answer, wanted) in [
+            ("applied", Err(AuthorityError::Anything(0))),
+            ("not_applied", Err(AuthorityError::Anything(0))),
+            ("in_progress", Ok(())),
+        ] {
+            let rule = format!(r#"[{{"status":"any","answer":"{answer}"}}]"#);
+            assert_eq!(rules(&rule), wanted, "{answer}");
+        }
+        let long = "x".repeat(MAX_TEXT);
+        let rule =
+            format!(r#"[{{"status":"200","pointer":"/a","equals":"{long}","answer":"applied"}}]"#);
+        assert_eq!(rules(&rule), Err(AuthorityError::TooLarge));
+        let mut posted = authority("[]");
+        posted.method = Method::Post;
+        for (body, wanted) in [
+            (r#"{"key":"{idempotencyKey}"}"#, Ok(())),
+            (r#"{"key":"{idempotencyKey}""#, Err(AuthorityError::BodyNotJson)),
+            (r#"{"key":{idempotencyKey}}"#, Err(AuthorityError::BodyNotJson)),
+        ] {
+            posted.body = Some(body.to_owned());
+            assert_eq!(posted.check(), wanted, "{body}");
+        }
         let mut same = authority("[]");
         same.url = "https://pay.example/last".to_owned();
         assert_eq!(same.check(), Err(AuthorityError::NoPlaceholder));

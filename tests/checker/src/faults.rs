@@ -4,7 +4,7 @@
 use crate::Options;
 use crate::ids;
 use crate::input::FaultLine;
-use crate::world::{NS_PER_MS, World};
+use crate::world::{NS_PER_MS, World, near, ns_of_ms};
 use anyhow::{Result, bail};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -258,11 +258,12 @@ impl Faults {
 impl Fault {
     fn new(line: &FaultLine, world: &World, offset: i64) -> Result<Self> {
         let time = |ms: Option<i64>, ns: Option<i64>| {
-            ms.map(|ms| ms * NS_PER_MS).or_else(|| ns.map(|ns| ns + offset))
+            let wall = ns.map(|ns| near(ns.checked_add(offset)));
+            ms.map(ns_of_ms).or(wall).transpose()
         };
-        let start = time(line.start_ms, line.start_ns)
+        let start = time(line.start_ms, line.start_ns)?
             .ok_or_else(|| anyhow::anyhow!("fault `{}` has no start", line.kind))?;
-        let end = time(line.end_ms, line.end_ns).unwrap_or(start);
+        let end = time(line.end_ms, line.end_ns)?.unwrap_or(start);
         let number = |endpoint: &str| {
             let id = ids::parse(endpoint);
             let found =

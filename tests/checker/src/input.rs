@@ -237,7 +237,7 @@ pub(crate) struct FinalLine {
     pub(crate) delivery: Option<String>,
     pub(crate) outcome: Outcome,
     #[serde(default)]
-    pub(crate) at_ms: i64,
+    pub(crate) at_ms: Option<i64>,
     /// A person or an authority said so: no 2xx is needed.
     #[serde(default)]
     pub(crate) resolved: bool,

@@ -1,7 +1,7 @@
 //! The lines of all journals in the order of time.
 
 use crate::input::{JournalLine, Line, Source};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::io::BufRead;
 
@@ -12,6 +12,8 @@ struct Reader<'a> {
     number: u64,
     /// Time of the line in `text`; none at the end.
     ns: Option<i64>,
+    /// Time of the line before it.
+    before: i64,
 }
 
 #[derive(Deserialize)]
@@ -35,7 +37,14 @@ impl Reader<'_> {
                 continue;
             }
             match serde_json::from_str::<Time>(&self.text) {
-                Ok(time) => self.ns = Some(time.ns),
+                Ok(time) => {
+                    ensure!(
+                        time.ns >= self.before,
+                        "{}: earlier than the line before",
+                        at(self.number)
+                    );
+                    (self.ns, self.before) = (Some(time.ns), time.ns);
+                }
                 Err(_) if !self.text.ends_with('\n') => self.ns = None,
                 Err(error) => return Err(error).with_context(|| at(self.number)),
             }
@@ -52,7 +61,7 @@ pub(crate) fn each(
     let mut readers = Vec::with_capacity(journals.len());
     for source in journals {
         let (lines, text) = (source.open()?, String::new());
-        let mut reader = Reader { source, lines, text, number: 0, ns: None };
+        let mut reader = Reader { source, lines, text, number: 0, ns: None, before: i64::MIN };
         reader.advance()?;
         readers.push(reader);
     }

@@ -8,7 +8,7 @@ use crate::input::{Inputs, JournalLine, Kind, Line, Order, Outcome};
 use crate::journal;
 use crate::unknown::Unknowns;
 use crate::verdict::{Check, Figures, Findings, Verdict, percentile};
-use crate::world::{NONE, NS_PER_MS, World};
+use crate::world::{NONE, World, near, ns_of_ms};
 use anyhow::Result;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -83,8 +83,9 @@ impl Judge<'_> {
     }
 
     fn line(&mut self, file: usize, at: Line, line: &JournalLine<'_>) -> Result<()> {
-        self.start(line.unix_ms * NS_PER_MS - line.ns)?;
-        let now = line.ns + self.offset.unwrap_or_default();
+        let now = near(Some(line.ns))?;
+        self.start(near(ns_of_ms(line.unix_ms)?.checked_sub(now))?)?;
+        let now = near(now.checked_add(self.offset.unwrap_or_default()))?;
         self.unknowns.reach(line.ns, &self.world, &mut self.findings);
         if line.kind == Kind::Request {
             self.connections.insert((file, line.conn), now);
@@ -152,6 +153,7 @@ impl Judge<'_> {
         }
         pair.last = at;
         pair.last_ns = now;
+        pair.failed = false;
         pair.attempt = line.attempt.unwrap_or(0);
         let broken_off = line.behaviour.as_ref().is_some_and(|name| name.0.ends_with("_mid_body"));
         pair.promised |= broken_off && is_success(line.status);
@@ -269,7 +271,10 @@ impl Judge<'_> {
         // Known limit: nothing that the sender can do calls back what the network still has.
         let is_straggler = falls_back && self.faults.delay(pair.endpoint, now)
             || self.faults.leave_stragglers(lane, since, now);
-        if falls_back && !is_straggler && !self.faults.lose_attempts(lane, since, now) {
+        // After a failure that was answered the same number is a record that was lost.
+        let stays = pair.failed && line.attempt == Some(pair.attempt);
+        let is_lost = self.faults.lose_attempts(lane, since, now);
+        if (falls_back || stays) && !is_straggler && !is_lost {
             self.findings.add(Check::I7, &[pair.last, at]);
         }
         let is_head = pair.lane == NONE || self.world.lanes[pair.lane as usize] <= row.id;
@@ -311,9 +316,10 @@ impl Judge<'_> {
     }
 
     fn response(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
-        self.unknowns.response(number, line.status);
+        self.unknowns.response(number, at, line);
         self.flights.end(self.world.pairs[number as usize].through, (at.file(), line.conn));
         let pair = &mut self.world.pairs[number as usize];
+        pair.failed = !is_success(line.status);
         if is_success(line.status) {
             if !pair.answered.is_some() {
                 pair.answered = at;
@@ -355,7 +361,10 @@ impl Judge<'_> {
                     untouched.push(took);
                 }
             }
-            if pair.answered.is_some() || (is_delivered && (pair.promised || pair.resolved)) {
+            let is_told = !self.options.finals_whole || pair.outcome.is_some();
+            if pair.answered.is_some() && is_told
+                || (is_delivered && (pair.promised || pair.resolved))
+            {
                 figures.deliveries += 1;
             } else if pair.is_dead() {
                 figures.dead_letters += u64::from(pair.outcome == Some(Outcome::DeadLettered));

@@ -35,6 +35,8 @@ pub struct Options {
     /// The fault journal has every lease that was lost: a paused owner whose lease of a lane is not among them was not
     /// replaced there, and excuses nothing late in it.
     pub leases_told: bool,
+    /// The finals have the end of every delivery, or that it waits: one that is answered and has none is lost.
+    pub finals_whole: bool,
     /// Nobody is asked about a request before this much after it was read (I13). None: that is not judged.
     pub quiet: Option<Duration>,
 }
@@ -47,6 +49,7 @@ impl Default for Options {
             deadline: None,
             lease: Duration::from_secs(10),
             leases_told: false,
+            finals_whole: false,
             quiet: None,
         }
     }

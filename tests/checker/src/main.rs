@@ -9,7 +9,10 @@ use std::time::Duration;
 
 const USAGE: &str = "laneway-check --journal FILE [--journal FILE …] --rows FILE --subscriptions FILE \
                      [--finals FILE] [--faults FILE] [--ledger FILE] [--deadline-ms N] [--lease-ms N] [--leases-told yes|no] \
-                     [--late-lines-ms N] [--quiet-ms N]";
+                     [--finals-whole yes|no] [--late-lines-ms N] [--quiet-ms N]";
+
+/// Of the durations.
+const LONGEST_MS: u64 = 86_400_000;
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -36,7 +39,15 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
     while let Some(name) = args.next() {
         let value = args.next().with_context(|| format!("{name} has no value\n{USAGE}"))?;
         let file = || Source::Path(value.clone().into());
-        let millis = || value.parse().map(Duration::from_millis).context("not a number of ms");
+        let millis = || match value.parse() {
+            Ok(ms) if ms <= LONGEST_MS => Ok(Duration::from_millis(ms)),
+            _ => bail!("{name} is no number of ms of at most a day: {value}"),
+        };
+        let told = || match value.as_str() {
+            "yes" => Ok(true),
+            "no" => Ok(false),
+            _ => bail!("{name} is neither yes nor no: {value}"),
+        };
         match name.as_str() {
             "--journal" => inputs.journals.push(file()),
             "--rows" => rows = Some(file()),
@@ -47,7 +58,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
             "--quiet-ms" => options.quiet = Some(millis()?),
             "--deadline-ms" => options.deadline = Some(millis()?),
             "--lease-ms" => options.lease = millis()?,
-            "--leases-told" => options.leases_told = value == "yes",
+            "--leases-told" => options.leases_told = told()?,
+            "--finals-whole" => options.finals_whole = told()?,
             "--late-lines-ms" => options.late_lines = millis()?,
             _ => bail!("unknown option {name}\n{USAGE}"),
         }
@@ -58,6 +70,9 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
         bail!(USAGE);
     }
     let verdict = check(&inputs, &options)?;
+    if verdict.figures.events == 0 {
+        bail!("there are no rows: nothing was judged");
+    }
     for violation in &verdict.violations {
         eprintln!(
             "{}: {} ({} times), for example:",

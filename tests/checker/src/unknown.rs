@@ -9,6 +9,7 @@ use crate::world::{Pair, World};
 use anyhow::{Context, Result};
 use std::collections::{HashMap, HashSet};
 use std::iter::Peekable;
+use std::time::Duration;
 use std::vec::IntoIter;
 
 /// Statuses that a gateway may give for a receiver that did the work: the outcome is unknown.
@@ -20,6 +21,8 @@ struct Known {
     /// The last request.
     read: Line,
     read_ns: i64,
+    /// Its journal and connection.
+    conn: (usize, u64),
     attempt: u32,
     /// It may have been sent long before it was read.
     is_late: bool,
@@ -53,6 +56,8 @@ pub(crate) struct Unknowns {
     suspects: Vec<(u32, u32, Check, [Line; 3])>,
     late: HashSet<(u32, u32)>,
     quiet_ns: i64,
+    /// An answer written this much after its request was read was read by nobody.
+    deadline_ns: i64,
     pub(crate) effects: u64,
     pub(crate) answers: u64,
 }
@@ -67,11 +72,23 @@ impl Unknowns {
             Ok(())
         })?;
         lines.sort_by_key(|(ns, ..)| *ns);
-        let quiet_ns =
-            options.quiet.map_or(0, |quiet| i64::try_from(quiet.as_nanos()).unwrap_or(i64::MAX));
+        let ns = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+        let quiet_ns = options.quiet.map_or(0, ns);
+        let deadline_ns = options.deadline.map_or(i64::MAX, ns);
         let ledger = lines.into_iter().peekable();
         let (known, suspects, late) = (HashMap::new(), Vec::new(), HashSet::new());
-        Ok(Self { ledger, endpoints, known, suspects, late, quiet_ns, effects: 0, answers: 0 })
+        let (effects, answers) = (0, 0);
+        Ok(Self {
+            ledger,
+            endpoints,
+            known,
+            suspects,
+            late,
+            quiet_ns,
+            deadline_ns,
+            effects,
+            answers,
+        })
     }
 
     /// Reads the ledger up to a moment on the journals' clock.
@@ -152,14 +169,17 @@ impl Unknowns {
             known.allowed = if is_late { known.allowed.saturating_sub(1) } else { 0 };
         }
         (known.read, known.read_ns, known.is_late) = (at, line.ns, is_late);
+        known.conn = (at.file(), line.conn);
         known.attempt = known.attempt.max(attempt);
     }
 
-    /// It was answered.
-    pub(crate) fn response(&mut self, pair: u32, status: Option<u16>) {
+    /// It was answered. What came when nobody waited for it any more says nothing, nor what answers an earlier request.
+    pub(crate) fn response(&mut self, pair: u32, at: Line, line: &JournalLine<'_>) {
         if let Some(known) = self.known.get_mut(&pair) {
             let failed = |status: u16| !(200..300).contains(&status) && !GATEWAY.contains(&status);
-            if status.is_some_and(failed) {
+            let is_its = known.conn == (at.file(), line.conn);
+            let is_read = line.ns.saturating_sub(known.read_ns) < self.deadline_ns;
+            if line.status.is_some_and(failed) && is_its && is_read {
                 known.allowed = known.allowed.max(1);
             }
         }

@@ -9,6 +9,19 @@ use std::collections::{HashMap, HashSet};
 
 pub(crate) const NS_PER_MS: i64 = 1_000_000;
 
+/// Times lie within this of their clock's zero, so that nothing that is added to them or taken off overflows.
+const FARTHEST_NS: i64 = i64::MAX / 4;
+
+/// A wall clock time in ns, on the clock of a journal's first line.
+pub(crate) fn ns_of_ms(ms: i64) -> Result<i64> {
+    near(ms.checked_mul(NS_PER_MS))
+}
+
+/// Refuses a time that nobody can have read on a clock.
+pub(crate) fn near(ns: Option<i64>) -> Result<i64> {
+    ns.filter(|ns| (-FARTHEST_NS..=FARTHEST_NS).contains(ns)).context("a time out of range")
+}
+
 /// "No such thing" for the small numbers below.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -81,6 +94,8 @@ pub(crate) struct Pair {
     pub(crate) resolved: bool,
     /// A status line of success was part of what a receiver began to answer and broke off.
     pub(crate) promised: bool,
+    /// Its last request was answered with a failure.
+    pub(crate) failed: bool,
     /// Its lane's number; rewinds of a lane have one of their own for each command, as nobody says where they stand in it.
     pub(crate) lane: u32,
     /// The lane that it goes through.
@@ -217,7 +232,7 @@ impl World {
                 key: line.key.map_or(NONE, |key| self.keys.number(key)),
                 route,
                 pairs: 0,
-                created_ns: line.created_ms * NS_PER_MS,
+                created_ns: ns_of_ms(line.created_ms)?,
                 sha256: ids::sha256(&line.sha256).context("`sha256` is no hex of 32 bytes")?,
                 ordered: line.ordered,
                 rewind: rewind.transpose()?,
@@ -334,7 +349,10 @@ impl World {
             return Ok(());
         }
         pair.outcome = Some(line.outcome);
-        pair.outcome_ns = line.at_ms * NS_PER_MS;
+        // Without a time it would excuse whatever went before it.
+        let needs_time = matches!(line.outcome, Outcome::DeadLettered | Outcome::Discarded);
+        ensure!(!needs_time || line.at_ms.is_some(), "no `at_ms`");
+        pair.outcome_ns = ns_of_ms(line.at_ms.unwrap_or(0))?;
         pair.resolved = line.resolved;
         Ok(())
     }
@@ -358,6 +376,7 @@ impl Pair {
             outcome: None,
             resolved: false,
             promised: false,
+            failed: false,
             lane,
             through: lane,
             before,

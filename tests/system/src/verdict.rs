@@ -30,7 +30,7 @@ impl Verdict {
         Self::by(world, receivers, &[], &options).await
     }
 
-    /// As [`Verdict::of`] where answers may be later than the endpoints' `deadline`, every lost lease is in the fault
+    /// As [`Verdict::of`] when all has drained, where answers may be later than the endpoints' `deadline`, every lost lease is in the fault
     /// journal, and some endpoints are `providers`: nobody is asked about a request sooner than `quiet` after it was read.
     ///
     /// # Errors
@@ -48,6 +48,7 @@ impl Verdict {
             quiet,
             lease: LEASE,
             leases_told: true,
+            finals_whole: true,
             ..laneway_checker::Options::default()
         };
         Self::by(world, receivers, providers, &options).await

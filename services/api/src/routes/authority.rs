@@ -239,10 +239,11 @@ fn read(
         if let Err(wrong) = authority.check() {
             let name = match wrong {
                 AuthorityError::NoPlaceholder => "url",
-                AuthorityError::Body => "body",
-                AuthorityError::TooLarge | AuthorityError::Status(_) | AuthorityError::Test(_) => {
-                    "rules"
-                }
+                AuthorityError::Body | AuthorityError::BodyNotJson => "body",
+                AuthorityError::TooLarge
+                | AuthorityError::Status(_)
+                | AuthorityError::Anything(_)
+                | AuthorityError::Test(_) => "rules",
             };
             fields.error(name, "authority_not_valid", wrong.to_string());
         }

@@ -82,7 +82,8 @@ fn storable(text: &str) -> Option<String> {
 fn reason(fields: &mut Fields<'_>) -> Option<String> {
     let reason = fields.required_text("reason")?;
     if !reason_is_valid(&reason) {
-        fields.error("reason", "out_of_range", "expected 1 to 1,000 characters");
+        let expected = "expected 1 to 1,000 characters, no NUL and not only blanks";
+        fields.error("reason", "out_of_range", expected);
         return None;
     }
     Some(reason)

@@ -5,19 +5,20 @@ use crate::access::{Access, DeadLettersWrite, DeliveriesRead};
 use crate::app::App;
 use crate::body::{Fields, JsonBody};
 use crate::idempotent::{Begun, Operation};
-use crate::problem::{self, Document, Problem};
+use crate::problem::{self, Document, FieldError, Problem};
 use crate::query::Query;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use laneway_store::dead_letters::Selection;
+use laneway_store::endpoints::endpoint_get;
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
     self as store, Action, MAX_NAMED, NewRewind, Refusal, State as Stage, rewind_change,
     rewind_create, rewind_get, rewind_preview, rewinds_list,
 };
-use laneway_wire::{DeliveryId, RewindId};
+use laneway_wire::{DeliveryId, RewindId, TenantId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -140,11 +141,12 @@ pub(crate) struct RewindPreview {
     /// behind it.
     #[schema(required = true)]
     in_ordered_lanes: Option<u64>,
+    /// Null of a replay.
     #[schema(required = true)]
     lanes: Option<u64>,
     #[schema(required = true)]
     endpoints: Option<u64>,
-    /// Bytes that would be sent at least.
+    /// Bytes that would be sent at least; null of a replay.
     #[schema(required = true)]
     bytes: Option<u64>,
     #[schema(required = true, format = DateTime)]
@@ -191,13 +193,20 @@ pub(crate) async fn create_rewind(
     let within = app.settings().request_timeout / COUNTS;
     let preview =
         rewind_preview(app.pool(), access.tenant, new.action, &new.selection, within).await?;
+    let senseless = senseless(&app, access.tenant, &new).await?;
     if new.dry_run {
-        return Ok(Json(RewindPreview::from(preview)).into_response());
+        if let Some(problem) = senseless {
+            return Err(problem);
+        }
+        return Ok(Json(RewindPreview::of(new.action, &preview)).into_response());
     }
     let mut work = match CREATE.begin(&app, access.tenant, &[], &headers, &body).await? {
         Begun::New(work) => work,
         Begun::Done(response) => return Ok(response),
     };
+    if let Some(problem) = senseless {
+        return Err(problem);
+    }
     let actor = access.actor();
     let made = rewind_create(
         &mut work,
@@ -332,6 +341,26 @@ async fn change(
     Ok(Json(Rewind::from(now)).into_response())
 }
 
+/// Why a replay can mean nothing, whatever was delivered: it would be done at once and look like a success.
+async fn senseless(app: &App, tenant: TenantId, new: &Asked) -> Result<Option<Problem>, Problem> {
+    let (Action::Replay, Some(endpoint), Some(since)) =
+        (new.action, new.selection.endpoint, new.selection.since)
+    else {
+        return Ok(None);
+    };
+    if endpoint_get(app.pool(), tenant, endpoint).await?.is_none() {
+        return Ok(Some(problem::NOT_FOUND.detail("the project has no such endpoint")));
+    }
+    if since > app.pool().now().await? {
+        return Ok(Some(problem::BODY_NOT_VALID.problem().with_errors(vec![FieldError {
+            pointer: "/since".to_owned(),
+            code: "out_of_range",
+            detail: "the time lies in the future".to_owned(),
+        }])));
+    }
+    Ok(None)
+}
+
 /// A command as it was asked for.
 struct Asked {
     action: Action,
@@ -423,15 +452,17 @@ impl From<store::Rewind> for Rewind {
     }
 }
 
-impl From<store::Preview> for RewindPreview {
-    fn from(preview: store::Preview) -> Self {
+impl RewindPreview {
+    fn of(action: Action, preview: &store::Preview) -> Self {
         let counted = preview.counted;
+        // A replay's lanes and bytes are not counted: no number is not 0.
+        let all = counted.filter(|_| action != Action::Replay);
         Self {
             matched: preview.matched(),
             in_ordered_lanes: counted.map(|counted| counted.ordered),
-            lanes: counted.map(|counted| counted.lanes),
+            lanes: all.map(|counted| counted.lanes),
             endpoints: counted.map(|counted| counted.endpoints),
-            bytes: counted.map(|counted| counted.bytes),
+            bytes: all.map(|counted| counted.bytes),
             oldest: counted.and_then(|counted| counted.oldest).map(rfc3339),
             newest: counted.and_then(|counted| counted.newest).map(rfc3339),
             unavailable: preview.unavailable,

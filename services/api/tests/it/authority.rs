@@ -68,6 +68,16 @@ async fn an_authority_that_could_not_be_asked_is_refused() {
             "authority_not_valid",
         ),
         (
+            r#"{"url":"https://pay.example/{idempotencyKey}","rules":[{"status":"any","answer":"not_applied"}]}"#,
+            "/rules",
+            "authority_not_valid",
+        ),
+        (
+            r#"{"url":"https://pay.example/","method":"POST","body":"{idempotencyKey}"}"#,
+            "/body",
+            "authority_not_valid",
+        ),
+        (
             r#"{"url":"https://pay.example/{idempotencyKey}","rules":[{"status":"200","answer":"done"}]}"#,
             "/rules",
             "rules_not_valid",

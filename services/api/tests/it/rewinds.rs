@@ -127,11 +127,7 @@ async fn a_command_that_is_not_understood_is_refused_with_every_error() {
         ("{}", vec![("/reason", "field_missing"), ("/action", "field_missing")]),
         (
             r#"{"action":"resend","reason":""}"#,
-            vec![
-                ("/action", "unknown_value"),
-                ("/reason", "out_of_range"),
-                ("/action", "field_missing"),
-            ],
+            vec![("/action", "unknown_value"), ("/reason", "out_of_range")],
         ),
         (
             r#"{"action":"replay","reason":"x"}"#,
@@ -145,6 +141,7 @@ async fn a_command_that_is_not_understood_is_refused_with_every_error() {
             r#"{"action":"rewind","reason":"x","deliveryIds":["x"]}"#,
             vec![("/deliveryIds", "wrong_type")],
         ),
+        (r#"{"action":"rewind","reason":"  "}"#, vec![("/reason", "out_of_range")]),
         (r#"{"action":"rewind","reason":"x","all":true}"#, vec![("/all", "field_unknown")]),
     ] {
         let answer = api.post(&tenant, "rewinds", Some("k"), body.as_bytes()).await;
@@ -152,6 +149,49 @@ async fn a_command_that_is_not_understood_is_refused_with_every_error() {
         let found = answer.field_errors();
         let found: Vec<_> = found.iter().map(|(p, c)| (p.as_str(), c.as_str())).collect();
         assert_eq!(found, errors, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_that_can_mean_nothing_is_no_success() {
+    let api = Api::start().await;
+    let tenant = api.tenant().await;
+    let other = api.tenant().await;
+    let (endpoint, foreign) = (api.endpoint(&tenant).await, api.endpoint(&other).await);
+    let nobodys = "ep_0000000000000000000001".to_owned();
+    for (endpoint, since, wanted) in [
+        (&foreign, "2020-01-01T00:00:00Z", (404, "not_found")),
+        (&nobodys, "2020-01-01T00:00:00Z", (404, "not_found")),
+        (&endpoint, "2120-01-01T00:00:00+02:00", (422, "body_not_valid")),
+    ] {
+        for dry in [true, false] {
+            let body = format!(
+                r#"{{"action":"replay","reason":"x","endpointId":"{endpoint}","since":"{since}","dryRun":{dry}}}"#
+            );
+            let answer = api.post(&tenant, "rewinds", Some("k"), body.as_bytes()).await;
+            assert_eq!((answer.status, answer.problem().as_str()), wanted, "{body}");
+        }
+    }
+    assert_eq!(api.count("SELECT count(*) FROM laneway_control.rewinds").await, 0);
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_was_discarded_is_a_discarded_delivery() {
+    let api = Api::start().await;
+    let tenant = api.tenant().await;
+    let (_, ids) = dead(&api, &tenant, 2).await;
+    let outcomes = "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, \
+                    took_ms) SELECT delivery_id, tenant_id, endpoint_id, event_id, 2, 1, 1 FROM laneway_control.dead_letters";
+    sql(&api.database, outcomes).await.unwrap();
+    let closed = format!(
+        "UPDATE laneway_control.dead_letters SET state = 'discarded', closed_at = now() \
+         WHERE delivery_id = '{}'",
+        ids[0].as_uuid()
+    );
+    sql(&api.database, &closed).await.unwrap();
+    for (id, state) in [(ids[0], "discarded"), (ids[1], "dead_lettered")] {
+        let shown = api.get(&tenant, &format!("deliveries/{id}")).await.json();
+        assert_eq!(shown["state"], json!(state));
     }
 }
 

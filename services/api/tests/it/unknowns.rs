@@ -2,9 +2,10 @@
 
 use crate::support::{Api, Tenant};
 use laneway_store::keys::Scope;
-use laneway_testkit::sql;
+use laneway_testkit::{sql, wait_for};
 use laneway_wire::{DeliveryId, EndpointId, EventId};
 use serde_json::{Value, json};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Parks a lane behind an unknown outcome of its first event, `age` seconds old; one event waits behind it.
@@ -126,6 +127,50 @@ async fn an_unknown_is_resolved_once_with_a_reason_and_its_answer_is_shown() {
     );
     assert!(list["data"][0]["appliedAt"].is_string());
     assert_eq!(api.post(&tenant, &path, None, body).await.problem(), "not_unknown");
+}
+
+/// Both are behind the same lock when neither has written anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_who_say_something_at_once_one_is_heard() {
+    let api = Api::start().await;
+    let tenant = api.tenant().await;
+    let endpoint = api.endpoint(&tenant).await;
+    let delivery = held(&api, &tenant, &endpoint, 1, 60).await;
+    let url = api.database.clone();
+    let holder = tokio::spawn(async move {
+        let hold = "BEGIN; SELECT FROM laneway_control.parked_lanes FOR NO KEY UPDATE; SELECT pg_sleep(600)";
+        let _ = sql(&url, hold).await;
+    });
+    let sessions = |condition: &str| {
+        format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
+        )
+    };
+    let wait = async |condition: &str, wanted: i64| {
+        wait_for(condition, Duration::from_secs(20), || async {
+            api.count(&sessions(condition)).await == wanted
+        })
+        .await;
+    };
+    wait("wait_event = 'PgSleep'", 1).await;
+    let path = format!("unknowns/{delivery}/resolutions");
+    let say = |verdict: &str| {
+        let body = format!(r#"{{"verdict":"{verdict}","reason":"so it was"}}"#);
+        let (api, tenant, path) = (&api, &tenant, &path);
+        async move { api.post(tenant, path, None, body.as_bytes()).await.status }
+    };
+    let release = async {
+        wait("wait_event_type = 'Lock'", 2).await;
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event = 'PgSleep'";
+        sql(&api.database, end).await.unwrap();
+    };
+    let (one, other, ()) = tokio::join!(say("delivered"), say("not_applied"), release);
+    let mut answers = [one, other];
+    answers.sort_unstable();
+    assert_eq!(answers, [202, 409]);
+    assert_eq!(api.count("SELECT count(*) FROM laneway_control.commands").await, 1);
+    holder.await.unwrap();
 }
 
 #[tokio::test]

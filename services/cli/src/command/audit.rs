@@ -8,6 +8,27 @@ use laneway_platform::ExitCode;
 use laneway_platform::config::Origins;
 use laneway_store::audit::{self, Scope};
 use serde_json::json;
+use std::time::Duration;
+
+/// As in the configuration (`reconciler.audit_window`).
+const LONGEST: Duration = Duration::from_secs(90 * 24 * 3_600);
+/// As in the configuration (`reconciler.audit_settled`).
+const SETTLED_LEAST: Duration = Duration::from_secs(1);
+
+/// Refuses a scope with nothing in it, by which everything would be well.
+fn check(scope: Scope) -> Result {
+    let usage = |message: &str| Err(Failure::new(ExitCode::Usage, message));
+    if scope.window > LONGEST {
+        return usage("--window is at most 90d");
+    }
+    if scope.settled < SETTLED_LEAST {
+        return usage("--settled is at least 1s");
+    }
+    if scope.window <= scope.settled {
+        return usage("--window is not longer than --settled: there is nothing between them");
+    }
+    Ok(())
+}
 
 /// Makes every check, and ends with 8 if one has found something, repaired or not; `repair` is who wants it.
 pub(super) async fn run(
@@ -17,6 +38,7 @@ pub(super) async fn run(
     origins: &Origins,
     output: Output,
 ) -> Result {
+    check(scope)?;
     let pool = connect(database, origins).await?;
     let Some(mut findings) = audit::audit(&pool, scope).await? else {
         return Err(Failure::new(ExitCode::Conflict, "another audit is under way".to_owned()));

@@ -6,13 +6,14 @@ use crate::args::{
     DeadCommand, DeadFilter, DeadLetters, DeadState, How, Rewind, RewindChange, When,
 };
 use crate::failure::{Failure, Result};
-use crate::output::{Output, maybe_time, shown, time};
+use crate::output::{Format, Output, maybe_time, shown, time};
 use indicatif::{ProgressBar, ProgressStyle};
 use laneway_platform::config::Origins;
 use laneway_platform::{ExitCode, clock};
 use laneway_store::dead_letters::{
     DeadLetter, Selection, State as Dead, Unreadable, dead_letter_get, dead_letters_list,
 };
+use laneway_store::endpoints::endpoint_get;
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
     self, Action, Counted, MAX_NAMED, NewRewind, Preview, Refusal, State, rewind_change,
@@ -132,7 +133,17 @@ pub(super) async fn rewind(command: Rewind, origins: &Origins, output: Output) -
         Rewind::Cancel(change) => alter(change, State::Cancelled, origins, output).await,
         Rewind::Replay { project, endpoint, since, event_type, how } => {
             let pool = connect(&how.database, origins).await?;
-            let since = Some(moment(&pool, since).await?);
+            let since = moment(&pool, since).await?;
+            if since > pool.now().await? {
+                let message = "--since lies in the future: nothing was sent since then";
+                return Err(Failure::new(ExitCode::Usage, message));
+            }
+            if endpoint_get(&pool, project, endpoint).await?.is_none() {
+                let message = format!("project {project} has no endpoint {endpoint}");
+                return Err(Failure::new(ExitCode::NotFound, message)
+                    .hint("`laneway endpoints list` shows which there are"));
+            }
+            let since = Some(since);
             let selection =
                 Selection { endpoint: Some(endpoint), since, event_type, ..Selection::default() };
             command_to(&pool, project, Action::Replay, &selection, how, output).await
@@ -158,7 +169,7 @@ async fn command_to(
 ) -> Result {
     let preview = rewind_preview(pool, project, action, selection, COUNT_TIME).await?;
     if how.dry_run {
-        return output.one(preview_fields(&preview));
+        return output.one(preview_fields(action, &preview));
     }
     let reason = how.reason.unwrap_or_default();
     super::check_reason(&reason)?;
@@ -168,7 +179,10 @@ async fn command_to(
         return Err(refused(refusal));
     }
     if preview.matched() == Some(0) {
-        return Ok(());
+        return match output.format {
+            Format::Json => output.one(preview_fields(action, &preview)),
+            Format::Table => Ok(()),
+        };
     }
     if !how.yes {
         confirm(action, &preview, output)?;
@@ -368,15 +382,20 @@ fn fields(rewind: &rewinds::Rewind) -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn preview_fields(preview: &Preview) -> Vec<(&'static str, Value)> {
+fn preview_fields(action: Action, preview: &Preview) -> Vec<(&'static str, Value)> {
     let counted = preview.counted;
     let of = |count: fn(Counted) -> u64| json!(counted.map(count));
+    // Of a replay they are not counted: no number is not 0.
+    let all = |count: fn(Counted) -> u64| match action {
+        Action::Replay => Value::Null,
+        Action::Rewind | Action::Discard => of(count),
+    };
     vec![
         ("matched", of(|counted| counted.matched)),
         ("inOrderedLanes", of(|counted| counted.ordered)),
-        ("lanes", of(|counted| counted.lanes)),
+        ("lanes", all(|counted| counted.lanes)),
         ("endpoints", of(|counted| counted.endpoints)),
-        ("bytes", of(|counted| counted.bytes)),
+        ("bytes", all(|counted| counted.bytes)),
         ("oldest", maybe_time(counted.and_then(|counted| counted.oldest))),
         ("newest", maybe_time(counted.and_then(|counted| counted.newest))),
         ("unavailable", json!(preview.unavailable)),

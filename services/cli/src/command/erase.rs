@@ -24,6 +24,10 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Counts, asks, writes and watches an erasure; one of the same that is not done is watched.
 pub(super) async fn run(command: Erase, origins: &Origins, output: Output) -> Result {
     let Erase { project, user_key, cancel: ended, how } = command;
+    // No event has an empty key: it is a variable that was not set.
+    if user_key.as_deref() == Some("") {
+        return Err(Failure::new(ExitCode::Usage, "--user-key is empty"));
+    }
     let pool = connect(&how.database, origins).await?;
     if let Some(id) = ended {
         return cancel(&pool, project, id, &how, output).await;

@@ -265,9 +265,12 @@ async fn resolve(
                     .hint("the owner of its lane applies it; is deliver running?"));
             }
             Resolve::NotUnknown => {
+                let is_known = inspect::delivery_tenant(pool, delivery).await?.is_some();
+                let code = if is_known { ExitCode::Conflict } else { ExitCode::NotFound };
                 let message = format!("the outcome of {delivery} is not a held unknown");
-                return Err(Failure::new(ExitCode::NotFound, message)
-                    .hint("`laneway deliveries show` says where it is"));
+                return Err(
+                    Failure::new(code, message).hint("`laneway deliveries show` says where it is")
+                );
             }
         };
     if no_wait {

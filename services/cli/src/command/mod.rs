@@ -25,6 +25,7 @@ pub(crate) use services::{Everything, Runnable};
 /// Connections of a command that asks one thing after the other.
 const CONNECTIONS: u32 = 2;
 
+
 /// Does what the command line says.
 pub(crate) async fn run(cli: Cli) -> Result {
     let output = Output { format: cli.output, headers: !cli.no_headers, quiet: cli.quiet };
@@ -55,11 +56,12 @@ pub(crate) async fn run(cli: Cli) -> Result {
     }
 }
 
+/// Refuses a reason that would leave the audit log without one.
 fn check_reason(reason: &str) -> Result {
     if reason_is_valid(reason) {
         return Ok(());
     }
-    Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters"))
+    Err(Failure::new(ExitCode::Usage, "a reason has 1 to 1,000 characters, not only blanks"))
 }
 
 /// The one section that an operator's command needs.

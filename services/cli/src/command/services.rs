@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use laneway_platform::ExitCode;
-use laneway_platform::config::{ConfigErrors, Loaded, Origins, Validate, load};
+use laneway_platform::config::{ConfigErrors, Loaded, Origins, Problems, Validate, load};
 use laneway_platform::service::{self, Context, Process};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -69,6 +69,37 @@ pub(crate) struct Everything {
 }
 
 impl Everything {
+    /// What one service keeps because of another (C17). Running services compare theirs through the database.
+    fn compare_windows(&self, problems: &mut Problems) {
+        let keep = &self.reconciler.settings.reconciler.keep;
+        let window = self.relay.settings.relay.window;
+        let horizon = self.deliver.settings.deliver.horizon;
+        let answers = self.api.settings.api.idempotency_retention;
+        let text = humantime::format_duration;
+        if window < horizon {
+            let says =
+                format!("{} is shorter than deliver.horizon, {}", text(window), text(horizon));
+            problems.report("relay.window", says);
+        }
+        for (name, other) in [("relay.window", window), ("deliver.horizon", horizon)] {
+            if keep.inbox <= other {
+                let (inbox, other) = (text(keep.inbox), text(other));
+                problems.report(
+                    "reconciler.keep.inbox",
+                    format!("{inbox} is not longer than {name}, {other}"),
+                );
+            }
+        }
+        if keep.idempotency_keys < answers {
+            let says = format!(
+                "{} is shorter than api.idempotency_retention, {}",
+                text(keep.idempotency_keys),
+                text(answers)
+            );
+            problems.report("reconciler.keep.idempotency_keys", says);
+        }
+    }
+
     /// Reads all of them.
     ///
     /// # Errors
@@ -76,7 +107,11 @@ impl Everything {
     pub(crate) fn load(origins: &Origins) -> std::result::Result<Self, ConfigErrors> {
         match (load(origins), load(origins), load(origins), load(origins)) {
             (Ok(relay), Ok(deliver), Ok(reconciler), Ok(api)) => {
-                Ok(Self { relay, deliver, reconciler, api })
+                let all = Self { relay, deliver, reconciler, api };
+                let mut found = Problems::default();
+                all.compare_windows(&mut found);
+                all.reconciler.refuse(found)?;
+                Ok(all)
             }
             (relay, deliver, reconciler, api) => {
                 let errors = [relay.err(), deliver.err(), reconciler.err(), api.err()];

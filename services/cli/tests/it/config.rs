@@ -38,6 +38,26 @@ fn all_problems_of_all_services_are_told_at_once() {
 }
 
 #[test]
+fn windows_of_different_services_that_contradict_one_another_are_told() {
+    let mut envs = good();
+    laneway(&["config", "check"], &envs).ok();
+    envs.extend([
+        ("LANEWAY_RELAY__WINDOW", "20d"),
+        ("LANEWAY_DELIVER__HORIZON", "25d"),
+        ("LANEWAY_API__IDEMPOTENCY_RETENTION", "30d"),
+    ]);
+    let told = laneway(&["config", "check"], &envs).fails(64);
+    for line in [
+        "relay.window: 20days is shorter than deliver.horizon, 25days (environment LANEWAY_RELAY__WINDOW)",
+        "reconciler.keep.inbox: 14days is not longer than relay.window, 20days",
+        "reconciler.keep.inbox: 14days is not longer than deliver.horizon, 25days",
+        "reconciler.keep.idempotency_keys: 8days is shorter than api.idempotency_retention, 30days",
+    ] {
+        assert_eq!(told.matches(line).count(), 1, "{line} in {told}");
+    }
+}
+
+#[test]
 fn every_service_refuses_to_start_with_64() {
     for service in ["relay", "deliver", "reconciler", "api"] {
         let told = laneway(&[service], &[]).fails(64);

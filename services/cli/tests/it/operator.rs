@@ -182,6 +182,43 @@ async fn an_unknown_is_resolved_once_by_a_command_with_an_audit_row() {
 }
 
 #[tokio::test]
+async fn an_audit_of_nothing_is_refused() {
+    let installed = Installed::new().await;
+    for more in [
+        &["--window", "0s"][..],
+        &["--window", "5m"],
+        &["--window", "91d"],
+        &["--settled", "0s"],
+        &["--settled", "24h"],
+    ] {
+        installed.run(&[&["audit"], more].concat()).fails(2);
+    }
+    installed.run(&["audit", "--window", "11m"]).ok();
+    let nobody = ["erase", "--project", &installed.project, "--user-key", "", "--dry-run"];
+    let told = installed.run(&nobody).fails(2);
+    assert!(told.contains("--user-key is empty"), "{told}");
+}
+
+#[tokio::test]
+async fn what_is_settled_and_what_nobody_knows_of_are_two_things() {
+    let installed = Installed::new().await;
+    let ids = three_dead_letters(&installed).await;
+    installed
+        .sql(
+            "INSERT INTO laneway_control.inbox (delivery_id, tenant_id, endpoint_id, event_id, outcome, attempts, took_ms) \
+             SELECT delivery_id, tenant_id, endpoint_id, event_id, 2, 1, 1 FROM laneway_control.dead_letters",
+        )
+        .await;
+    let resolve = |id: &str, reason: &str| {
+        let args = ["unknowns", "resolve", id, "--as", "delivered", "--reason", reason];
+        installed.run(&args)
+    };
+    resolve(&ids[0], "seen").fails(5);
+    resolve("dlv_0000000000000000000001", "seen").fails(3);
+    resolve(&ids[0], "  ").fails(2);
+}
+
+#[tokio::test]
 async fn only_a_held_unknown_can_be_resolved_and_the_answer_of_the_owner_is_told() {
     let installed = Installed::new().await;
     held_unknown(&installed).await;
@@ -346,6 +383,18 @@ async fn a_command_over_dead_letters_is_counted_confirmed_written_and_audited() 
     let mut args = nothing.to_vec();
     args.extend(["--reason", "old"]);
     assert!(installed.run(&args).err().contains("matched 0"));
+    args.extend(["-o", "json"]);
+    assert_eq!(json(&installed.run(&args).ok())["matched"], 0, "a script reads it");
+    let blank = ["rewind", "cancel", &id, "--reason", " "];
+    installed.run(&blank).fails(2);
+    let replay = ["rewind", "replay", "--project", &project, "--endpoint", ENDPOINT, "--since"];
+    let told = installed.run(&[&replay[..], &["2120-01-01T00:00:00Z", "--dry-run"]].concat());
+    assert!(told.fails(2).contains("in the future"));
+    let counted = installed.run(&[&replay[..], &["1h", "--dry-run", "-o", "json"]].concat()).ok();
+    assert_eq!((&json(&counted)["matched"], &json(&counted)["lanes"]), (&0.into(), &Value::Null));
+    let nobodys = "ep_0000000000000000000001";
+    let replay = ["rewind", "replay", "--project", &project, "--endpoint", nobodys];
+    installed.run(&[&replay[..], &["--since", "1h", "--dry-run"]].concat()).fails(3);
 }
 
 #[tokio::test]

@@ -108,6 +108,18 @@ pub struct Loaded<T> {
     pub tree: Tree,
 }
 
+impl<T> Loaded<T> {
+    /// Refuses what was found wrong later, e.g. by a comparison with other settings of the same configuration.
+    ///
+    /// # Errors
+    /// All that was found, each with the origin of its value.
+    pub fn refuse(&self, found: Problems) -> Result<(), ConfigErrors> {
+        let mut problems = Vec::new();
+        problems::add_new(found, &self.tree, &mut problems);
+        if problems.is_empty() { Ok(()) } else { Err(ConfigErrors::new(problems)) }
+    }
+}
+
 impl<T: Serialize> Loaded<T> {
     /// The effective configuration as TOML, secrets replaced, each value that is not a default with its origin.
     pub fn show(&self) -> String {

@@ -86,7 +86,7 @@ const CHECKS: &[(&str, &str, &str)] = &[
         "SELECT format('partition %s: %s lanes', l.partition, count(*)) AS example \
          FROM laneway_control.parked_lanes l WHERE $1 > 0 AND NOT EXISTS ( \
            SELECT FROM laneway_control.partition_owners o WHERE o.partition = l.partition AND o.state = 'owned' \
-             AND o.updated_at > now() - $2 * interval '1 ms') \
+             AND o.updated_at > now() - greatest($2, 60000) * interval '1 ms') \
          GROUP BY l.partition",
     ),
     (

@@ -507,6 +507,29 @@ fn i2_i3_and_i4_hold_for_what_is_sent_again() {
 }
 
 #[test]
+fn i2_what_was_answered_and_is_in_no_final_state_where_all_are_told() {
+    let mut h = good();
+    h.options.finals_whole = true;
+    for row in [1, 2, 4] {
+        h.outcome(row, "delivered", 40);
+    }
+    assert_eq!(h.assert_bad("I2").figures.lost, 1);
+    h.outcome(3, "delivered", 40);
+    h.assert_good();
+}
+
+#[test]
+fn i7_an_attempt_number_that_stays_after_a_failure_that_was_answered() {
+    let mut h = History::new();
+    h.rows(&[1], "u");
+    h.send(1, 1, 503, 10);
+    h.send(1, 1, 200, 1_500);
+    h.assert_bad("I7");
+    h.fault("kill", "deliver-1", 12, 12);
+    h.assert_good();
+}
+
+#[test]
 fn i25_a_sequence_number_where_there_is_no_order_to_number() {
     for value in [json!(7), Value::Null] {
         let mut h = good();
@@ -520,6 +543,12 @@ fn i25_a_sequence_number_where_there_is_no_order_to_number() {
 
 #[test]
 fn inputs_that_are_not_in_their_format_are_errors_with_file_and_line() {
+    let mut h = good();
+    h.rows[0]["created_ms"] = i64::MAX.into();
+    let too_far = h.rows[0].to_string();
+    h.outcome(1, "dead_lettered", 0);
+    h.finals[0].as_object_mut().unwrap().remove("at_ms");
+    let undated = h.finals[0].to_string();
     for (input, text) in [
         ("rows", "{\"id\": 1}\n"),
         ("rows", "nonsense\n"),
@@ -527,6 +556,8 @@ fn inputs_that_are_not_in_their_format_are_errors_with_file_and_line() {
             "subscriptions",
             "{\"endpoint\": \"x\", \"tenant\": \"y\", \"path\": \"/\", \"patterns\": []}\n",
         ),
+        ("rows", &too_far),
+        ("finals", &undated),
         ("finals", "{\"event\": \"evt_1\", \"endpoint\": \"1\", \"outcome\": \"delivered\"}\n"),
         ("faults", "{\"kind\": \"kill\"}\n"),
         ("journal", "{\"kind\": \"request\", \"ns\": 1}\n"),
@@ -545,6 +576,53 @@ fn inputs_that_are_not_in_their_format_are_errors_with_file_and_line() {
         let error = format!("{:#}", check(&inputs, &h.options).unwrap_err());
         assert!(input == "faults" || error.contains("line 1"), "{input}: {error}");
     }
+}
+
+#[test]
+fn a_journal_that_goes_back_in_time_is_an_error_with_file_and_line() {
+    let h = good();
+    let mut inputs = h.inputs();
+    let lines = [&h.journal[2], &h.journal[0]].map(|line| format!("{line}\n"));
+    inputs.journals = vec![Source::Text(lines.concat())];
+    let error = format!("{:#}", check(&inputs, &h.options).unwrap_err());
+    assert!(error.contains("line 2"), "{error}");
+}
+
+#[test]
+fn the_command_refuses_what_it_does_not_understand_and_a_run_without_rows() {
+    let dir = std::env::temp_dir().join(format!("laneway-check-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let h = good();
+    let lines = |lines: &[Value]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    for (name, text) in [
+        ("journal", lines(&h.journal)),
+        ("rows", lines(&h.rows)),
+        ("subscriptions", lines(&h.subscriptions)),
+        ("none", String::new()),
+    ] {
+        std::fs::write(dir.join(name), text).unwrap();
+    }
+    let code = |rows: &str, more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_laneway-check"));
+        command
+            .current_dir(&dir)
+            .args(["--journal", if rows == "none" { "none" } else { "journal" }]);
+        command.args(["--rows", rows, "--subscriptions", "subscriptions"]).args(more);
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(code("rows", &[]), Some(0));
+    assert_eq!(code("rows", &["--finals-whole", "yes"]), Some(1));
+    for more in [
+        &["--leases-told", "maybe"][..],
+        &["--deadline-ms", "18446744073709551615"],
+        &["--deadline-ms", "-1"],
+        &["--deadline-ms"],
+        &["--colour", "red"],
+    ] {
+        assert_eq!(code("rows", more), Some(2), "{more:?}");
+    }
+    assert_eq!(code("none", &[]), Some(2));
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 impl History {

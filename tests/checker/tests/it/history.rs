@@ -176,8 +176,10 @@ impl History {
         let text = |lines: &[Value]| {
             Source::Text(lines.iter().map(|line| format!("{line}\n")).collect::<String>())
         };
+        let mut journal = self.journal.clone();
+        journal.sort_by_key(|line| line["ns"].as_i64());
         Inputs {
-            journals: vec![text(&self.journal)],
+            journals: vec![text(&journal)],
             rows: text(&self.rows),
             subscriptions: text(&self.subscriptions),
             finals: text(&self.finals),

@@ -56,6 +56,18 @@ fn a_failure_that_was_answered_needs_no_word() {
     h.assert_bad("I12");
 }
 
+// Nobody was there any more to read it: what became of the request is as unknown as before.
+#[test]
+fn i12_a_failure_that_was_answered_too_late_allows_nothing() {
+    let mut h = not_applied();
+    h.deadline(2_000);
+    h.ledger.retain(|line| line["kind"] == "effect");
+    h.response(1, 503, 1, 2_020);
+    h.assert_bad("I12");
+    h.deadline(3_000);
+    h.assert_good();
+}
+
 #[test]
 fn what_a_paused_owner_had_begun_may_come_late() {
     let mut h = not_applied();
