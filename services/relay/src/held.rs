@@ -64,6 +64,7 @@ pub(crate) async fn round(
         deliveries.push(Delivery { row, endpoint, mode, lane });
         found.push(held);
     }
+    topic.marks_refresh(&shard.shared.control).await?;
     let Some(published) = shard.send(topic, &rows, &deliveries, &plan).await? else {
         return Ok(None);
     };

@@ -136,7 +136,7 @@ async fn start(
     })
     .await?;
     // Before the first record: what was lost while nobody looked.
-    if let Err(error) = watch.look(&[]).await {
+    if let Err(error) = watch.look().await {
         tracing::warn!(error = %Chain(&error), "the topic could not be looked at before starting");
     }
     tracing::info!(

@@ -1,8 +1,8 @@
 //! Sending a page's chains: all chains at once, within a chain one after the other (wave rule), every acknowledgement
-//! compared with the mark as it was before the page was sent.
+//! compared with the mark as it was before its record was sent.
 
 use crate::route::Delivery;
-use crate::topic::{Suspicion, Topic, Topics};
+use crate::topic::{Topic, Topics};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use laneway_bus::{BusError, Producer};
 use laneway_lane::relay::{Chain, Plan, Published, is_lost};
@@ -37,12 +37,11 @@ pub(crate) async fn publish(
     deliveries: &[Delivery],
     plan: &Plan,
 ) -> Result<Published, PublishError> {
-    let marks = topic.marks();
     let stamp = Stamp { source, generation: topic.generation };
     let mut chains: FuturesUnordered<_> = plan
         .chains
         .iter()
-        .map(|chain| send_chain(topics, topic, &marks, stamp, rows, deliveries, chain))
+        .map(|chain| send_chain(topics, topic, stamp, rows, deliveries, chain))
         .collect();
     let mut all = Published::default();
     while let Some(chain) = chains.next().await {
@@ -54,7 +53,6 @@ pub(crate) async fn publish(
 async fn send_chain(
     topics: &Topics,
     topic: &Topic,
-    marks: &[i64],
     stamp: Stamp<'_>,
     rows: &[OutboxRow],
     deliveries: &[Delivery],
@@ -68,16 +66,15 @@ async fn send_chain(
         // Kafka numbers partitions with an i32 and there are at most 1,024.
         let number = i32::try_from(partition).unwrap_or(i32::MAX);
         let key = delivery.lane.as_bytes();
-        let mut acked = send(&topic.producer, number, key, &value).await;
+        let floor = topic.mark(partition);
+        let mut acked = send(&topic.producer, number, key, &value, floor).await;
         if acked.as_ref().is_err_and(BusError::is_too_large) {
             // Perhaps not for itself: the broker refuses the whole batch that it shared with others.
-            acked = send(topic.alone().await?, number, key, &value).await;
+            acked = send(topic.alone().await?, number, key, &value, floor).await;
         }
         match acked {
             Ok(acked) => {
-                if marks.get(partition as usize).is_some_and(|mark| is_lost(*mark, acked.offset)) {
-                    let generation = topic.generation;
-                    topics.suspect(Suspicion::Lost { generation, partition, offset: acked.offset });
+                if is_lost(floor, acked.offset) {
                     return Err(PublishError::Lost);
                 }
                 chain.acked(partition, acked.offset);
@@ -92,7 +89,7 @@ async fn send_chain(
             }
             Err(error) => {
                 if error.is_fatal() {
-                    topics.suspect(Suspicion::Producer { generation: topic.generation });
+                    topics.failed(topic.generation);
                 }
                 return Err(error.into());
             }
@@ -106,8 +103,9 @@ async fn send(
     partition: i32,
     key: &[u8],
     value: &[u8],
+    floor: i64,
 ) -> Result<laneway_bus::Acked, BusError> {
-    let sent = producer.send(partition, key, value, &[]).await;
+    let sent = producer.send_above(partition, key, value, floor).await;
     failpoint::hit("relay.after_produce");
     sent?.await
 }

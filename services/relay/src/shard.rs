@@ -253,7 +253,11 @@ impl ShardTask {
         last_id: i64,
     ) -> Result<Option<Stop>, Broken> {
         let shared = &self.shared;
-        let deliveries = shared.router.route(rows, course.cursor.subscription_version).await?;
+        let version = course.cursor.subscription_version;
+        let (deliveries, ()) = tokio::try_join!(
+            shared.router.route(rows, version),
+            topic.marks_refresh(&shared.control)
+        )?;
         let held_lanes = if course.holds {
             let lanes: BTreeSet<LaneId> = deliveries.iter().map(|delivery| delivery.lane).collect();
             let lanes: Vec<LaneId> = lanes.into_iter().collect();
@@ -307,7 +311,7 @@ impl ShardTask {
     }
 
     /// Publishes, unless the shard is asked to stop or the topic is replaced meanwhile: then what is under way may
-    /// still be written, and only repeats.
+    /// still be written, and only repeats. The topic's marks were read just before.
     pub(crate) async fn send(
         &self,
         topic: &Arc<Topic>,
@@ -318,9 +322,9 @@ impl ShardTask {
         let shared = &self.shared;
         tokio::select! {
             biased;
-            published = publish(&shared.topics, topic, &shared.name, rows, deliveries, plan) => published.map(Some),
             () = shared.topics.changed(topic) => Ok(None),
             () = shared.cut.cancelled() => Ok(None),
+            published = publish(&shared.topics, topic, &shared.name, rows, deliveries, plan) => published.map(Some),
         }
     }
 

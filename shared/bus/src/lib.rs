@@ -26,5 +26,5 @@ const REACH_LIMIT: Duration = Duration::from_secs(1);
 pub use admin::{Admin, TopicDescription, TopicSpec};
 pub use consumer::{Command, Consumer, ConsumerSettings, Event, Events, RawRecord};
 pub use error::BusError;
-pub use producer::{Acked, Pending, Producer, ProducerSettings};
+pub use producer::{Acked, Pending, Producer, ProducerSettings, Witness};
 pub use settings::{Connection, SaslMechanism, SecurityProtocol};

@@ -72,12 +72,17 @@ pub struct Acked {
     pub offset: i64,
 }
 
+/// Who is told of every acknowledged record, with the floor that it was sent with ([`Producer::send_above`]), whether or
+/// not anybody awaits it. It is called on the client's thread and must not block.
+pub type Witness = Box<dyn Fn(Acked, i64) + Send + Sync>;
+
 struct UnderWay {
     answer: oneshot::Sender<Result<Acked, KafkaError>>,
     permit: OwnedSemaphorePermit,
+    floor: i64,
 }
 
-struct Acknowledgements;
+struct Acknowledgements(Option<Witness>);
 
 impl ClientContext for Acknowledgements {}
 
@@ -89,8 +94,11 @@ impl ProducerContext<NoCustomPartitioner> for Acknowledgements {
             Ok(message) => Ok(Acked { partition: message.partition(), offset: message.offset() }),
             Err((error, _)) => Err(error.clone()),
         };
-        // Nobody listening means that nobody needs to know: the cursor has not moved.
-        let UnderWay { answer: told, permit } = *under_way;
+        let UnderWay { answer: told, permit, floor } = *under_way;
+        if let (Ok(acked), Some(witness)) = (&answer, &self.0) {
+            witness(*acked, floor);
+        }
+        // Nobody listening means that nobody else needs to know: the cursor has not moved.
         drop(permit);
         let _ = told.send(answer);
     }
@@ -145,6 +153,28 @@ impl Producer {
         topic: &str,
         settings: ProducerSettings,
     ) -> Result<Self, BusError> {
+        Self::make(connection, topic, settings, None)
+    }
+
+    /// The same with a witness of its acknowledgements.
+    ///
+    /// # Errors
+    /// [`BusError::Client`].
+    pub fn witnessed(
+        connection: &Connection,
+        topic: &str,
+        settings: ProducerSettings,
+        witness: Witness,
+    ) -> Result<Self, BusError> {
+        Self::make(connection, topic, settings, Some(witness))
+    }
+
+    fn make(
+        connection: &Connection,
+        topic: &str,
+        settings: ProducerSettings,
+        witness: Option<Witness>,
+    ) -> Result<Self, BusError> {
         let mut config = connection.client_config();
         for (name, value) in CONFIG {
             config.set(name, value);
@@ -155,7 +185,8 @@ impl Producer {
         // Our own bound comes first; the client's must only not be below it.
         config.set("queue.buffering.max.messages", settings.max_in_flight.max(1).to_string());
         config.set("queue.buffering.max.kbytes", settings.max_queued_kbytes.max(1).to_string());
-        let client = config.create_with_context(Acknowledgements).map_err(BusError::Client)?;
+        let client =
+            config.create_with_context(Acknowledgements(witness)).map_err(BusError::Client)?;
         let limit = settings.max_in_flight.max(1) as usize;
         Ok(Self {
             topic: topic.into(),
@@ -177,9 +208,35 @@ impl Producer {
         payload: &[u8],
         headers: &[(&str, &[u8])],
     ) -> Result<Pending, BusError> {
+        self.hand_over(partition, key, payload, headers, i64::MIN).await
+    }
+
+    /// The same with what the witness is told beside the offset: the highest offset that is known to have been acknowledged
+    /// in the partition before now. A log that has lost nothing puts the record behind it.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn send_above(
+        &self,
+        partition: i32,
+        key: &[u8],
+        payload: &[u8],
+        floor: i64,
+    ) -> Result<Pending, BusError> {
+        self.hand_over(partition, key, payload, &[], floor).await
+    }
+
+    async fn hand_over(
+        &self,
+        partition: i32,
+        key: &[u8],
+        payload: &[u8],
+        headers: &[(&str, &[u8])],
+        floor: i64,
+    ) -> Result<Pending, BusError> {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| BusError::Gone)?;
         let (answer, receiver) = oneshot::channel();
-        let under_way = Box::new(UnderWay { answer, permit });
+        let under_way = Box::new(UnderWay { answer, permit, floor });
         let mut record = BaseRecord::with_opaque_to(&self.topic, under_way)
             .partition(partition)
             .key(key)
@@ -209,6 +266,11 @@ impl Producer {
     /// [`BusError::is_purged`], though one on the wire may still be written. The next records take a new sequence.
     pub fn purge(&self) {
         self.client.purge(PurgeConfig::default().queue().inflight());
+    }
+
+    /// Throws out what is queued and not yet on the wire, and lets what is on the wire be answered.
+    pub fn purge_queued(&self) {
+        self.client.purge(PurgeConfig::default().queue());
     }
 
     /// Records queued or on the wire.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const USAGE: &str = "usage:
-  laneway-simulation run --seeds N [--from S] [--threads T] [--stop-after B]
+  laneway-simulation run --seeds N [--from S] [--threads T] [--stop-after B] [--relay]
   laneway-simulation replay --seed S [--without BITS] [--deliveries N] [--lines L] [--no-shrink] [--mutant NAME]
   laneway-simulation replay --relay --seed S [--lines L] [--mutant NAME]
   laneway-simulation mutants [--from S] [--seeds N] [--write FILE]";
@@ -67,7 +67,8 @@ fn many(args: &Args, out: &mut impl Write) -> Result<()> {
     let threads = args.number("--threads", threads)? as usize;
     let stop_after = args.number("--stop-after", 20)? as usize;
     let (from, seeds) = (args.number("--from", 0)?, args.number("--seeds", 2_000)?);
-    let mut total = run::many(from, seeds, threads, stop_after, None);
+    let cores = if args.has("--relay") { 0 } else { seeds };
+    let mut total = run::many(from, cores, threads, stop_after, None);
     let relays = run::many_relay(from, seeds, threads, stop_after);
     for (of, part) in [("", &total), ("relay ", &relays)] {
         for (seed, breach) in &part.breaches {

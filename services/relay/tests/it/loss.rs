@@ -99,3 +99,57 @@ async fn a_killed_broker_delays_and_loses_nothing() {
     log.assert_lanes_in_order();
     relay.stop().await;
 }
+
+/// What another relay had acknowledged is lost and written over before anybody looks: the offsets of what was written show
+/// it, and looks that fail forget nothing of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_that_is_written_over_is_seen_by_the_offsets_and_not_forgotten() {
+    let world = World::new().await;
+    let relay = world.start();
+    let (tenant, _) = world.tenant().await;
+    world.emit_rows(tenant, 600, 100).await;
+    wait_until_passed(&world).await;
+    let before = world.row_ids().await;
+    let marks = topology::marks(&world.pool, 1, 6).await.unwrap();
+    // The generation cannot be raised for now.
+    world
+        .sql(
+            "CREATE FUNCTION laneway_control.refuse() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'not now'; END $$; \
+             CREATE TRIGGER refuse BEFORE INSERT ON laneway_control.topic_generations \
+             FOR EACH STATEMENT EXECUTE FUNCTION laneway_control.refuse()",
+        )
+        .await;
+    // As if three more had been acknowledged in each partition.
+    world.sql("UPDATE laneway_control.topic_marks SET acked = acked + 3").await;
+    world.emit_rows(tenant, 600, 100).await;
+    wait_until_passed(&world).await;
+    let admin = Admin::new(&Connection::plaintext(&world.kafka)).unwrap();
+    let ends = admin.all_offsets(&world.topic, 6).await.unwrap();
+    assert!(ends.iter().zip(&marks).all(|((_, end), mark)| *end > mark + 4), "{ends:?} {marks:?}");
+    let failed = "laneway_relay_errors_total{part=\"watch\"}";
+    let so_far = relay.metric(failed);
+    wait_for("a look to fail", crate::support::LIMIT, || async { relay.metric(failed) > so_far })
+        .await;
+    world.sql("DROP TRIGGER refuse ON laneway_control.topic_generations").await;
+    wait_for("the new generation", crate::support::LIMIT, || async {
+        topology::generation_current(&world.pool).await.unwrap().unwrap().generation > 1
+    })
+    .await;
+    let fences = topology::fences(&world.pool, 2).await.unwrap();
+    let firsts: Vec<i64> = fences.iter().map(|fence| fence.first_lost).collect();
+    assert_eq!(firsts, marks.iter().map(|mark| mark + 1).collect::<Vec<_>>());
+    let lost: std::collections::BTreeSet<i64> =
+        world.row_ids().await.difference(&before).copied().collect();
+    let mut log = world.log().await;
+    log.read_until("what lay behind the loss in the new generation", |log| {
+        let new = log.records.iter().filter(|(_, _, record)| record.head.generation > 1);
+        let rows: std::collections::BTreeSet<i64> =
+            new.map(|(_, _, record)| record.head.row).collect();
+        lost.is_subset(&rows)
+    })
+    .await;
+    log.records.retain(|(_, _, record)| record.head.generation > 1);
+    log.assert_lanes_in_order();
+    relay.stop().await;
+}

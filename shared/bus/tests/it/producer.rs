@@ -1,6 +1,7 @@
 //! Acknowledgements and their offsets; refusals.
 
-use laneway_bus::{Producer, ProducerSettings};
+use laneway_bus::{Producer, ProducerSettings, Witness};
+use std::time::Duration;
 
 use crate::support::{LIMIT, World};
 
@@ -75,4 +76,37 @@ async fn a_partition_that_does_not_exist_is_an_error() {
     };
     let error = outcome.unwrap_err();
     assert!(error.is_topic_missing() && !error.is_transient(), "{error:?}");
+}
+
+/// Design section 4, "Loss of the log": what an acknowledgement shows must not depend on who awaits it.
+#[tokio::test]
+async fn the_witness_hears_of_records_that_nobody_awaits() {
+    let world = World::new(1).await;
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let witness: Witness = Box::new(move |acked, floor| {
+        let _ = told.send((acked.offset, floor));
+    });
+    let settings =
+        ProducerSettings { linger: Duration::from_millis(200), ..ProducerSettings::default() };
+    let producer = Producer::witnessed(&world.connection, &world.topic, settings, witness).unwrap();
+    let first = producer.send_above(0, b"k", b"1", 7).await.unwrap();
+    drop(producer.send_above(0, b"k", b"2", 8).await.unwrap());
+    assert_eq!(first.await.unwrap().offset, 0);
+    let second = tokio::time::timeout(LIMIT, async { (heard.recv().await, heard.recv().await) });
+    assert_eq!(second.await.unwrap(), (Some((0, 7)), Some((1, 8))));
+}
+
+/// What is on the wire is answered; what is not is thrown out.
+#[tokio::test]
+async fn a_purge_of_the_queue_lets_the_wire_be_answered() {
+    let world = World::new(1).await;
+    let settings =
+        ProducerSettings { linger: Duration::from_secs(30), ..ProducerSettings::default() };
+    let producer = Producer::new(&world.connection, &world.topic, settings).unwrap();
+    let queued = producer.send(0, b"k", b"queued", &[]).await.unwrap();
+    producer.purge_queued();
+    let error = tokio::time::timeout(LIMIT, queued).await.unwrap().unwrap_err();
+    assert!(error.is_purged(), "{error:?}");
+    let ends = world.admin.all_offsets(&world.topic, 1).await.unwrap();
+    assert_eq!(ends, [(0, 0)]);
 }

@@ -3,6 +3,7 @@
 
 use super::cursor::{Cursor, EntryAcks};
 use super::mutant::{Mutant, broken};
+use std::collections::BTreeMap;
 
 /// Where a generation's loss begins: from `first_lost` on, records stamped with an older generation complete unsent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +20,41 @@ pub struct Fence {
 /// before the record was handed to the producer.
 pub fn is_lost(mark: i64, offset: i64) -> bool {
     offset <= mark && !broken(Mutant::ReusedOffsetCounts)
+}
+
+/// What acknowledgements have shown to be lost: the lowest such offset by the generation it was sent in and partition. It
+/// is kept until a fence covers it. Of an earlier generation it counts as well: that generation may have ended for the loss
+/// of another partition, or by a loss that was taken to begin behind this offset.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Suspicions(BTreeMap<(u64, u32), i64>);
+
+impl Suspicions {
+    /// An acknowledgement of `generation` came to lie on what had been acknowledged ([`is_lost`]).
+    pub fn add(&mut self, generation: u64, partition: u32, offset: i64) {
+        let lowest = self.0.entry((generation, partition)).or_insert(offset);
+        *lowest = offset.min(*lowest);
+    }
+
+    /// The first generation that one is of; none: nothing is suspected.
+    pub fn first(&self) -> Option<u64> {
+        self.0.keys().next().map(|&(generation, _)| generation)
+    }
+
+    /// Forgets what `fences` cover: what was lost there is published again.
+    pub fn covered_by(&mut self, fences: &[Fence]) {
+        let any = broken(Mutant::OlderSuspicionDropped);
+        self.0.retain(|&(generation, partition), offset| {
+            !fences.iter().any(|fence| {
+                let covers = fence.partition == partition && fence.first_lost <= *offset;
+                fence.generation > generation && (covers || any)
+            })
+        });
+    }
+
+    /// What is suspected, for [`losses`].
+    pub fn lost(&self) -> impl Iterator<Item = (u32, i64)> + '_ {
+        self.0.iter().map(|(&(_, partition), &offset)| (partition, offset))
+    }
 }
 
 /// What is gone of a topic, as (partition, first lost offset): all of it if it was made anew; else what lies between a
@@ -160,6 +196,21 @@ mod tests {
         assert_eq!(losses(false, &[4], &[9], [(0, 3)]), [(0, 3)]);
         assert_eq!(losses(true, &[4, -1], &[9, 9], []), [(0, 0), (1, 0)]);
         assert!(is_lost(4, 4) && !is_lost(4, 5));
+    }
+
+    #[test]
+    fn a_suspicion_is_kept_until_a_fence_covers_it() {
+        let mut suspicions = Suspicions::default();
+        suspicions.add(2, 1, 9);
+        suspicions.add(2, 1, 4);
+        suspicions.add(2, 1, 6);
+        suspicions.add(2, 0, 3);
+        assert_eq!(suspicions.first(), Some(2));
+        // The loss was seen by the partition's end, behind records that were written over it; and one of another partition.
+        suspicions.covered_by(&[fence(3, 1, 5), fence(2, 1, 0), fence(3, 2, 0)]);
+        assert_eq!(suspicions.lost().collect::<Vec<_>>(), [(0, 3), (1, 4)]);
+        suspicions.covered_by(&[fence(4, 1, 4), fence(4, 0, 0)]);
+        assert_eq!((suspicions.first(), suspicions.lost().count()), (None, 0));
     }
 
     proptest! {

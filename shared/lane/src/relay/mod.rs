@@ -13,7 +13,7 @@ mod snapshot;
 
 pub use chain::{Acked, Chain, Published, PublishedAt};
 pub use cursor::{Cursor, EntryAcks, Step};
-pub use loss::{Back, Fence, is_lost, look_back, losses};
+pub use loss::{Back, Fence, Suspicions, is_lost, look_back, losses};
 #[cfg(feature = "mutants")]
 pub use mutant::{Mutant, plant};
 pub use plan::{HoldReason, Plan, plan};

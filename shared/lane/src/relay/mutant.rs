@@ -19,6 +19,8 @@ pub enum Mutant {
     LowestAckKept,
     /// An acknowledgement at or below the mark counts (P4).
     ReusedOffsetCounts,
+    /// What an acknowledgement of an earlier generation has shown is forgotten (P4).
+    OlderSuspicionDropped,
     /// An end that is the mark's own offset is no loss, though that record is gone (P4).
     LastRecordSpared,
     /// A topic made anew under its name goes unnoticed as long as it is long enough (P4).
@@ -32,7 +34,7 @@ pub enum Mutant {
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::OpenTransactionPassed,
         Self::SecondWaveEarly,
         Self::HeldLaneOvertaken,
@@ -40,6 +42,7 @@ impl Mutant {
         Self::BehindRefusedSent,
         Self::LowestAckKept,
         Self::ReusedOffsetCounts,
+        Self::OlderSuspicionDropped,
         Self::LastRecordSpared,
         Self::RecreationUnseen,
         Self::BackToLast,

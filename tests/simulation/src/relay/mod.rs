@@ -32,6 +32,10 @@ pub enum Slip {
     MarksAfterCursor,
     /// Acknowledgements are compared with marks that have moved meanwhile.
     MarksReadLate,
+    /// Marks are those that this process has raised: what others had acknowledged is not known.
+    MarksCached,
+    /// Acknowledgements that a shard does not await any more are not compared.
+    AbandonedUncompared,
     /// A cursor is saved whoever owns its shard (P13).
     SaveUnfenced,
     /// A batch that is resumed ends where the database is now, not where it was opened to.
@@ -44,10 +48,12 @@ pub enum Slip {
 
 impl Slip {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::SavedBeforeAcked,
         Self::MarksAfterCursor,
         Self::MarksReadLate,
+        Self::MarksCached,
+        Self::AbandonedUncompared,
         Self::SaveUnfenced,
         Self::ResumedToNow,
         Self::LeftStaysLeft,

@@ -9,7 +9,7 @@ use super::world::{Fate, World};
 use crate::event::Time;
 use laneway_lane::relay::{
     Acked, Back, Chain, Cursor, EntryAcks, HoldReason, Plan, Published, PublishedAt, Snapshot,
-    Step, is_lost, look_back, plan,
+    Step, look_back, plan,
 };
 use laneway_wire::LaneId;
 use std::collections::HashSet;
@@ -29,8 +29,6 @@ pub(super) struct Sending {
     plan: Plan,
     chains: Vec<Chain>,
     open: usize,
-    /// The marks as they were before anything was sent.
-    marks: Vec<i64>,
     /// By delivery, if these are held rows.
     held: Vec<HeldKey>,
     /// The page's last row, and whether the batch ends with it.
@@ -45,6 +43,8 @@ enum Phase {
     Reload,
     Begin,
     Read,
+    /// The marks were read.
+    Marked(Box<Sending>),
     Send(Box<Sending>),
     Marks(Box<Sending>),
     Save(Box<Sending>),
@@ -117,7 +117,7 @@ impl Task {
 
     /// Whether something that it sends, or has sent, is not in the marks and the cursor yet.
     pub(super) fn is_sending(&self) -> bool {
-        matches!(self.phase, Phase::Send(_) | Phase::Marks(_) | Phase::Save(_))
+        matches!(self.phase, Phase::Marked(_) | Phase::Send(_) | Phase::Marks(_) | Phase::Save(_))
     }
 
     /// Starts again from the stored cursor, after `pause`.
@@ -143,12 +143,13 @@ impl Task {
         }
         let changed = world.instances[at].installed != self.installed;
         let sending = matches!(self.phase, Phase::Send(_));
-        if changed && (sending || matches!(self.phase, Phase::Idle)) {
-            // Only these two look at the topic meanwhile.
+        let marked = matches!(self.phase, Phase::Marked(_));
+        if changed && (sending || marked || matches!(self.phase, Phase::Idle)) {
+            // Only these look at the topic meanwhile.
             self.again(0);
             return Goes::On;
         }
-        let fate = if sending { Fate::Fine } else { world.fate() };
+        let fate = if sending || marked { Fate::Fine } else { world.fate() };
         if fate == Fate::Fails {
             self.again(world.now + ERROR_PAUSE);
             return Goes::On;
@@ -215,6 +216,7 @@ impl Task {
                 self.phase = Phase::Read;
             }
             Phase::Read => return self.read(world, at),
+            Phase::Marked(sending) => self.begin_sending(world, at, sending),
             Phase::Send(sending) => self.send(world, at, sending),
             Phase::Marks(sending) => self.raise_marks(world, at, sending),
             Phase::Save(sending) => return self.save(world, sending),
@@ -274,11 +276,12 @@ impl Task {
         let refused = world.instances[at].refused;
         let page = deliveries.iter().map(|(row, _, lane)| (*lane, refused != Some(row.key)));
         let plan = plan(page, &held, world.plan.waves);
-        self.begin_sending(world, at, deliveries, plan, Vec::new(), (last_id, last));
+        self.mark(world, at, deliveries, plan, Vec::new(), (last_id, last));
         Goes::On
     }
 
-    fn begin_sending(
+    /// Reads the marks: a partition needs longer to lose its end than a process from here to its first record.
+    fn mark(
         &mut self,
         world: &mut World,
         at: usize,
@@ -289,17 +292,28 @@ impl Task {
     ) {
         world.sendings += 1;
         let chains = plan.chains.iter().map(|links| Chain::new(links)).collect();
-        let mut sending = Box::new(Sending {
+        let instance = &mut world.instances[at];
+        if instance.installed == self.installed && world.slip != Some(Slip::MarksCached) {
+            let marks = world.control.marks(self.generation);
+            instance
+                .marks
+                .iter_mut()
+                .zip(marks)
+                .for_each(|(known, mark)| *known = mark.max(*known));
+        }
+        self.phase = Phase::Marked(Box::new(Sending {
             number: world.sendings,
             deliveries,
             plan,
             chains,
             open: 0,
-            marks: world.instances[at].marks.clone(),
             held,
             end,
             published: Published::default(),
-        });
+        }));
+    }
+
+    fn begin_sending(&mut self, world: &mut World, at: usize, mut sending: Box<Sending>) {
         sending.push(world, at, self.generation);
         if world.slip == Some(Slip::SavedBeforeAcked) && sending.held.is_empty() {
             // What follows is as if all had been acknowledged.
@@ -330,8 +344,14 @@ impl Task {
         };
     }
 
-    /// An answer to one of its requests, if it still waits for it.
-    pub(super) fn answered(&mut self, world: &mut World, waiting: Waiting, answer: Answer) {
+    /// An answer to one of its requests, if it still waits for it; `lost`: its place shows a loss.
+    pub(super) fn answered(
+        &mut self,
+        world: &mut World,
+        waiting: Waiting,
+        answer: Answer,
+        lost: bool,
+    ) {
         let Phase::Send(sending) = &mut self.phase else { return };
         if sending.number != waiting.sending {
             return;
@@ -340,16 +360,8 @@ impl Task {
         let chain = &mut sending.chains[waiting.chain];
         let instance = &mut world.instances[waiting.instance];
         match answer {
-            Answer::Acked { partition, offset } => {
-                let marks = match world.slip {
-                    Some(Slip::MarksReadLate) => &instance.marks,
-                    _ => &sending.marks,
-                };
-                if !is_lost(marks[partition as usize], offset) {
-                    return chain.acked(partition, offset);
-                }
-                instance.suspicions.push((self.generation, partition, offset));
-            }
+            Answer::Acked { partition, offset } if !lost => return chain.acked(partition, offset),
+            Answer::Acked { .. } => {}
             Answer::TooLarge => return chain.refused(HoldReason::Size),
             Answer::Fatal => instance.dead_producer |= instance.installed == self.installed,
         }
@@ -491,7 +503,7 @@ impl Task {
             deliveries.push((row, to, lane));
             keys.push((lane, id, to));
         }
-        self.begin_sending(world, at, deliveries, plan, keys, (0, !within));
+        self.mark(world, at, deliveries, plan, keys, (0, !within));
     }
 }
 
@@ -505,9 +517,18 @@ impl Sending {
                 let partition = u32::from(lane.bucket().number()) % world.plan.partitions;
                 let record = Record { generation, delivery: (row.id, to), key: row.key };
                 let waiting = Some(Waiting { instance: at, sending: self.number, chain });
-                let answer = None;
+                let floor = world.instances[at].marks[partition as usize];
+                let (witness, answer) = (Some(at), None);
                 self.open += 1;
-                world.topic.wire.push(Request { producer, partition, record, waiting, answer });
+                world.topic.wire.push(Request {
+                    producer,
+                    partition,
+                    record,
+                    witness,
+                    floor,
+                    waiting,
+                    answer,
+                });
             }
         }
     }

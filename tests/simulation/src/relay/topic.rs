@@ -38,6 +38,10 @@ pub(super) struct Request {
     pub(super) producer: u64,
     pub(super) partition: u32,
     pub(super) record: Record,
+    /// The process whose producer it is, as long as it lives: it compares the acknowledgement, whoever awaits it.
+    pub(super) witness: Option<usize>,
+    /// The mark as it was known before the record was handed over.
+    pub(super) floor: i64,
     pub(super) waiting: Option<Waiting>,
     pub(super) answer: Option<Answer>,
 }
@@ -102,18 +106,25 @@ impl Topic {
         Some((partition, offset))
     }
 
-    /// Nobody waits for a producer's requests any more: of each partition those before `keep(partition)` travel on.
-    pub(super) fn abandon(&mut self, producer: u64, mut keep: impl FnMut() -> usize) {
+    /// Nobody waits for a producer's requests any more: of each partition those before `keep(partition)` travel on, and, if
+    /// its process is `gone`, are not answered any more.
+    pub(super) fn abandon(&mut self, producer: u64, gone: bool, mut keep: impl FnMut() -> usize) {
         let mut left: Vec<Option<usize>> = vec![None; self.partitions.len()];
         self.wire.retain_mut(|request| {
             if request.producer != producer {
                 return true;
             }
             request.waiting = None;
+            if gone {
+                request.witness = None;
+            }
+            if request.answer.is_some() {
+                return !gone;
+            }
             let left = left[request.partition as usize].get_or_insert_with(&mut keep);
             let stays = *left > 0;
             *left = left.saturating_sub(1);
-            stays && request.answer.is_none()
+            stays
         });
     }
 
@@ -130,7 +141,7 @@ impl Topic {
             if gone && !replied() {
                 request.answer = Some(Answer::Fatal);
             }
-            request.waiting.is_some()
+            request.witness.is_some()
         });
     }
 

@@ -5,12 +5,12 @@ use super::database::Database;
 use super::event::{Event, Key, fence};
 use super::plan::{Fault, Plan};
 use super::task::{Goes, Task};
-use super::topic::{Answer, Topic};
+use super::topic::{Answer, Request, Topic};
 use super::{Journal, Slip};
 use crate::event::Time;
 use crate::journal::Breach;
 use crate::rng::Rng;
-use laneway_lane::relay::losses;
+use laneway_lane::relay::{Suspicions, is_lost, losses};
 use std::hash::Hasher;
 
 /// A healed world has this long to come to its end, ms.
@@ -59,7 +59,7 @@ pub(super) struct Instance {
     pub(super) dead_producer: bool,
     pub(super) look_at: Time,
     looking: Option<(u64, Vec<i64>)>,
-    pub(super) suspicions: Vec<(u64, u32, i64)>,
+    suspicions: Suspicions,
 }
 
 /// Everything.
@@ -249,20 +249,43 @@ impl World {
                 return;
             }
             let place = self.rng.pick(&answering);
-            let Some(waiting) = self.topic.wire[place].waiting else {
+            let request = self.topic.wire[place];
+            let Some(at) = request.witness else {
                 self.topic.wire.remove(place);
                 continue;
             };
-            if self.instances[waiting.instance].paused_until > self.now {
+            if self.instances[at].paused_until > self.now {
                 continue;
             }
-            let Some(answer) = self.topic.wire.remove(place).answer else { continue };
-            let mut tasks = std::mem::take(&mut self.instances[waiting.instance].tasks);
+            self.topic.wire.remove(place);
+            let Some(answer) = request.answer else { continue };
+            let lost = self.compare(at, &request, answer);
+            let Some(waiting) = request.waiting else { continue };
+            let mut tasks = std::mem::take(&mut self.instances[at].tasks);
             for task in &mut tasks {
-                task.answered(self, waiting, answer);
+                task.answered(self, waiting, answer, lost);
             }
-            self.instances[waiting.instance].tasks = tasks;
+            self.instances[at].tasks = tasks;
         }
+    }
+
+    /// The producers' witness: whether the place of an acknowledged record shows that the log was lost.
+    fn compare(&mut self, at: usize, request: &Request, answer: Answer) -> bool {
+        let Answer::Acked { partition, offset } = answer else { return false };
+        let (now, slip) = (self.now, self.slip);
+        let instance = &mut self.instances[at];
+        let present = instance.producer == request.producer;
+        let mark = &mut instance.marks[partition as usize];
+        let floor = if slip == Some(Slip::MarksReadLate) { *mark } else { request.floor };
+        let lost = is_lost(floor, offset);
+        if present {
+            *mark = offset.max(*mark);
+        }
+        if lost && (present || slip != Some(Slip::AbandonedUncompared)) {
+            instance.suspicions.add(request.record.generation, partition, offset);
+            instance.look_at = now;
+        }
+        lost
     }
 
     /// A process does one thing.
@@ -278,7 +301,7 @@ impl World {
             return;
         }
         if instance.looking.is_some() || instance.look_at <= self.now {
-            if !self.is_written_over(at) && self.rng.chance(40) {
+            if self.rng.chance(40) {
                 return self.look(at);
             }
         } else if instance.tend_at <= self.now {
@@ -295,14 +318,6 @@ impl World {
         self.instances[at].tasks = tasks;
     }
 
-    /// Whether the log has lost its end and takes records again of which no answer has come: a look that falls between
-    /// the two takes the loss to begin behind them.
-    fn is_written_over(&self, at: usize) -> bool {
-        self.unseen == Some((self.control.generation(), None))
-            && self.instances[at].suspicions.is_empty()
-            && !self.topic.wire.is_empty()
-    }
-
     fn start(&mut self, at: usize) {
         let tenant = self.plan.has(Fault::Tenant) && !self.healed;
         let refused = (tenant && self.rng.chance(50)).then_some(0);
@@ -317,7 +332,7 @@ impl World {
 
     /// `Topics`: the present generation, with its marks and a producer of its own.
     fn install(&mut self, at: usize) {
-        self.abandon(at);
+        self.abandon(at, false);
         self.producers += 1;
         let generation = self.control.generation();
         let instance = &mut self.instances[at];
@@ -328,28 +343,29 @@ impl World {
         instance.dead_producer = false;
     }
 
-    fn abandon(&mut self, at: usize) {
+    fn abandon(&mut self, at: usize, gone: bool) {
         let rng = &mut self.rng;
-        self.topic.abandon(self.instances[at].producer, || rng.index(4));
+        self.topic.abandon(self.instances[at].producer, gone, || rng.index(4));
     }
 
     /// `Watch::look`, in two steps: marks, then ends.
     fn look(&mut self, at: usize) {
+        let fate = self.fate();
         let instance = &mut self.instances[at];
-        let stored = self.control.generation();
         let Some((seen, marks)) = instance.looking.take() else {
+            let stored = self.control.generation();
             if stored > instance.generation {
-                instance.suspicions.clear();
-                instance.look_at = self.now + self.plan.watch;
-                return self.install(at);
+                self.install(at);
             }
-            instance.looking = Some((stored, self.control.marks(stored)));
+            self.instances[at].looking = Some((stored, self.control.marks(stored)));
             return;
         };
         instance.look_at = self.now + self.plan.watch;
-        let suspected = instance.suspicions.drain(..).filter(|(of, ..)| *of == seen);
-        let suspected: Vec<(u32, i64)> =
-            suspected.map(|(_, partition, offset)| (partition, offset)).collect();
+        if fate == Fate::Fails {
+            return;
+        }
+        instance.suspicions.covered_by(&self.control.fences);
+        let suspected: Vec<(u32, i64)> = instance.suspicions.lost().collect();
         let recreated = self.topic.id != self.control.topic_of(seen);
         let lost = losses(recreated, &marks, &self.topic.ends(), suspected);
         if !lost.is_empty() {
@@ -399,7 +415,8 @@ impl World {
     fn strike(&mut self) {
         if let Some((of, _)) = self.unseen {
             let old = self.topic.wire.iter().any(|request| request.record.generation <= of);
-            if self.control.generation() == of || old {
+            let suspected = self.instances.iter().any(|at| at.suspicions.first().is_some());
+            if self.control.generation() == of || old || suspected {
                 return;
             }
             self.unseen = None;
@@ -453,20 +470,21 @@ impl World {
     }
 
     fn crash(&mut self, at: usize) {
-        self.abandon(at);
+        self.abandon(at, true);
         let starts_at = self.now + self.rng.range(1, 300);
         let instance = &mut self.instances[at];
         instance.tasks.clear();
-        instance.suspicions.clear();
+        instance.suspicions = Suspicions::default();
         instance.looking = None;
         instance.paused_until = 0;
         instance.starts_at = Some(starts_at);
         self.note(Event::Crashed { instance: at });
     }
 
-    /// A partition loses its end, at a moment at which nothing is under way. What was acknowledged and is in no mark yet
-    /// can be lost and written over unseen, and so can what several producers write over before anybody looks: no rule of
-    /// the relay sees that.
+    /// A partition loses its end, at a moment at which nothing is under way: what was acknowledged and is in no mark yet can
+    /// be lost and written over unseen. Nor does anything else go wrong until it is seen (`unseen`): who dies with an
+    /// acknowledgement that shows the loss takes that knowledge along. No rule of the relay sees either (docs/guarantees.md,
+    /// "Known limits").
     fn truncate(&mut self) {
         let partition = self.rng.index(self.topic.partitions.len());
         let length = self.topic.partitions[partition].len() as i64;
@@ -481,7 +499,7 @@ impl World {
         let marked = self.control.marks(generation)[partition];
         let partition = partition as u32;
         if end <= marked {
-            let open = self.instances.len() == 1 && self.rng.chance(70);
+            let open = self.rng.chance(70);
             self.unseen = Some((generation, (!open).then_some(partition)));
         }
         self.topic.truncate(partition, end, || true);
@@ -537,7 +555,7 @@ impl Instance {
             dead_producer: false,
             look_at: 0,
             looking: None,
-            suspicions: Vec::new(),
+            suspicions: Suspicions::default(),
         }
     }
 }

@@ -49,6 +49,17 @@ fn found_seeds_stay_clean() {
     }
 }
 
+/// The same of the relay.
+#[test]
+fn found_seeds_of_the_relay_stay_clean() {
+    for line in include_str!("../../seeds/relay.txt").lines() {
+        let seed = line.split('#').next().unwrap_or_default().trim();
+        if !seed.is_empty() {
+            assert_eq!(relay::one(seed.parse().unwrap(), false, None).breach, None, "{seed}");
+        }
+    }
+}
+
 /// I53.
 #[test]
 fn the_same_seed_gives_the_same_history() {
