@@ -19,8 +19,8 @@ const SHARDS: usize = 2;
 /// Deliveries published at once.
 const PAGE: i64 = 6;
 
-/// More of them in hasty schedules.
-const HASTY_PAGE: i64 = 60;
+/// Pages that each shard publishes at once in a hasty schedule.
+const HASTY_PAGES: usize = 12;
 
 /// What is left of the topic.
 #[derive(Debug)]
@@ -190,8 +190,6 @@ impl World {
     /// Publishes what lies before the shard, a page at most.
     fn publish(&mut self, shard: usize) {
         let page = self.later.range(1, PAGE);
-        // All at once, a reader that has not looked meanwhile reads on in the midst of it.
-        let page = if self.plan.hasty { page + HASTY_PAGE } else { page };
         let mut stopped: Vec<Lane> = Vec::new();
         let cursor = self.kafka.shards[shard].cursor;
         let mut counts = true;
@@ -213,29 +211,41 @@ impl World {
     pub(super) fn look_at_topic(&mut self, shard: usize) {
         if !self.kafka.gone && !self.is_store_away() {
             self.find_loss();
-            let topology = &self.store.topology;
-            let (present, topic_id) = (topology.generation, topology.topic_id);
-            let known = self.kafka.shards[shard].generation;
-            if present > known {
-                let back = self.first_lost_entry(shard, known);
-                let shard = &mut self.kafka.shards[shard];
-                if shard.topic_id != topic_id {
-                    shard.last.fill(-1);
-                }
-                (shard.generation, shard.topic_id) = (present, topic_id);
-                shard.refused.fill(false);
-                for (last, end) in shard.last.iter_mut().zip(&self.kafka.end) {
-                    *last = (*last).min(end - 1);
-                }
-                shard.cursor = shard.cursor.min(back);
-            }
+            self.follow(shard);
             self.publish(shard);
+            if self.plan.hasty {
+                // A reader that has not looked meanwhile reads on in the midst of it.
+                (0..SHARDS).for_each(|shard| self.follow(shard));
+                for page in 0..SHARDS * HASTY_PAGES {
+                    self.publish(page % SHARDS);
+                }
+            }
         }
         let behind = self.kafka.shards[shard].cursor < self.kafka.shards[shard].outbox.len();
         let soon = behind || self.plan.hasty && self.kafka.gone;
         let wait = if soon { 10 } else { self.plan.poll() };
         let wait = self.later.range(wait / 2, wait * 3 / 2);
         self.at(self.now + wait, Happening::LookAtTopic(shard));
+    }
+
+    /// The relay of a shard goes back to what is lost in the present generation.
+    fn follow(&mut self, shard: usize) {
+        let topology = &self.store.topology;
+        let (present, topic_id) = (topology.generation, topology.topic_id);
+        let known = self.kafka.shards[shard].generation;
+        if present > known {
+            let back = self.first_lost_entry(shard, known);
+            let shard = &mut self.kafka.shards[shard];
+            if shard.topic_id != topic_id {
+                shard.last.fill(-1);
+            }
+            (shard.generation, shard.topic_id) = (present, topic_id);
+            shard.refused.fill(false);
+            for (last, end) in shard.last.iter_mut().zip(&self.kafka.end) {
+                *last = (*last).min(end - 1);
+            }
+            shard.cursor = shard.cursor.min(back);
+        }
     }
 
     /// Raises the generation if something acknowledged is gone.
@@ -331,8 +341,15 @@ impl World {
             return;
         }
         self.faults += 1;
-        match self.later.range(0, 4) {
+        let way = self.later.range(0, 4);
+        match if self.plan.hasty { way % 4 } else { way } {
             0 => {
+                if self.plan.hasty {
+                    // Acknowledged and read by nobody.
+                    for _ in 0..self.later.range(0, 6) {
+                        self.produce_new();
+                    }
+                }
                 self.kafka.gone = true;
                 for partition in 0..self.topic.len() {
                     self.topic[partition].clear();

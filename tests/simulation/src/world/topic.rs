@@ -59,7 +59,10 @@ impl World {
         marked || read > end || self.kafka.writes_over(partition)
     }
 
-    fn produce_new(&mut self) {
+    pub(super) fn produce_new(&mut self) {
+        if self.made >= self.plan.deliveries {
+            return;
+        }
         let lanes = self.plan.lanes.len();
         let slot = self.producer.index(lanes).min(self.producer.index(lanes));
         let plan = &self.plan.lanes[slot];
