@@ -56,6 +56,10 @@ pub struct Story {
     pub effects: u32,
     /// See `effects`.
     pub late_effects: u32,
+    /// The last answer of its authority, and on how many attempts.
+    pub answer: Option<(u32, Word)>,
+    /// Its outcome is what a command said.
+    pub by_word: bool,
     /// Words about it, of operators and authorities.
     pub words: Vec<(i64, Word)>,
 }
@@ -363,7 +367,11 @@ impl Book {
             }
             Event::Commanded { command, delivery, verdict }
             | Event::Answered { command, delivery, verdict, .. } => {
-                self.deliveries[*delivery as usize].words.push((*command, *verdict));
+                let story = &mut self.deliveries[*delivery as usize];
+                story.words.push((*command, *verdict));
+                if let Event::Answered { attempts, .. } = event {
+                    story.answer = Some((*attempts, *verdict));
+                }
             }
             Event::Endpoint { endpoint, state } => {
                 let story = &mut self.endpoints[*endpoint as usize];
@@ -422,6 +430,8 @@ impl Book {
             released: None,
             effects: 0,
             late_effects: 0,
+            answer: None,
+            by_word: false,
             words: Vec::new(),
         });
     }
@@ -457,8 +467,10 @@ impl Book {
                     story.first_held = Some(story.first_held.map_or(began, |h| h.min(began)));
                 }
             }
-            Write::Final { outcome, .. } => {
-                story.outcome.get_or_insert(*outcome);
+            Write::Final { outcome, command, .. } => {
+                if story.outcome.is_none() {
+                    (story.outcome, story.by_word) = (Some(*outcome), *command);
+                }
                 held = false;
             }
             Write::Release => {

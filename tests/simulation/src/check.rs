@@ -27,8 +27,6 @@ pub trait Checker {
 pub struct Rules {
     /// The core's limits.
     pub limits: Limits,
-    /// Times the periods of processes: [`Plan::scale`].
-    pub scale: i64,
     /// How many endpoints there are.
     pub endpoints: u32,
     /// The largest payload of the world, bytes.
@@ -40,7 +38,6 @@ impl Rules {
     pub fn of(plan: &Plan) -> Self {
         Self {
             limits: plan.limits.clone(),
-            scale: plan.scale,
             endpoints: plan.endpoints.len() as u32,
             max_payload: 200,
         }

@@ -12,7 +12,7 @@ const USAGE: &str = "usage:
   laneway-simulation run --seeds N [--from S] [--threads T] [--stop-after B] [--relay]
   laneway-simulation replay --seed S [--without BITS] [--deliveries N] [--lines L] [--no-shrink] [--mutant NAME]
   laneway-simulation replay --relay --seed S [--lines L] [--mutant NAME]
-  laneway-simulation mutants [--from S] [--seeds N] [--write FILE]";
+  laneway-simulation mutants [--from S] [--seeds N] [--only NAME] [--write FILE]";
 
 /// `--name value` and `--flag` arguments.
 struct Args(Vec<String>);
@@ -155,7 +155,11 @@ fn replay_relay(
 }
 
 fn hunt(args: &Args, out: &mut impl Write) -> Result<()> {
-    let kills = mutants::hunt(args.number("--from", 0)?, args.number("--seeds", 5_000)?);
+    let kills = mutants::hunt(
+        args.number("--from", 0)?,
+        args.number("--seeds", 5_000)?,
+        args.text("--only"),
+    );
     let table = mutants::table(&kills);
     write!(out, "{table}")?;
     if let Some(path) = args.text("--write") {

@@ -1,7 +1,7 @@
 //! What goes wrong, and when: drawn from the seed's own stream for faults.
 
 use crate::event::{Event, Instance, Switch, Time};
-use crate::plan::Fault;
+use crate::plan::{Fault, HASTY_SLEEP};
 use crate::receiver::Phase;
 use crate::shell::Process;
 use crate::store::Command;
@@ -186,11 +186,28 @@ impl World {
     /// The machine of a process sleeps. What differs from a pause: its timers count no time meanwhile, so that all of
     /// them are late by as much afterwards, deadlines of requests too.
     fn suspend(&mut self, instance: usize) {
-        let process = &mut self.processes[instance];
-        if !process.alive || self.now < process.paused_until {
+        if !self.runs(instance) {
             return;
         }
         let span = self.later.pick(&[300, 1_200, 2_500, 4_000, 12_000, 30_000]) * self.plan.scale;
+        if self.plan.hasty {
+            self.processes[instance].sleep_at_commit =
+                Some(span.min(HASTY_SLEEP * self.plan.scale));
+        } else {
+            self.sleep(instance, span);
+        }
+    }
+
+    fn runs(&self, instance: usize) -> bool {
+        let process = &self.processes[instance];
+        process.alive && self.now >= process.paused_until
+    }
+
+    pub(crate) fn sleep(&mut self, instance: usize, span: Time) {
+        if !self.runs(instance) {
+            return;
+        }
+        let process = &mut self.processes[instance];
         let (incarnation, until) = (process.incarnation, self.now + span);
         process.slept += span;
         process.asleep_until = until;

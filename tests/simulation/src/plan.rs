@@ -25,6 +25,13 @@ pub const ASK_GRACE: i64 = 500;
 /// How many schedules of 100 have a fault of those that came later.
 const LATER_PERCENT: u32 = 35;
 
+/// How many schedules of 100 are hasty.
+const HASTY_PERCENT: u32 = 30;
+/// In those a view of endpoints' health counts for so long, s; times [`Plan::scale`]; more than [`HASTY_SLEEP`].
+const LONG_VIEW: i64 = 20;
+/// In those machines sleep so long at most, ms; times [`Plan::scale`]: others have taken over by then.
+pub(crate) const HASTY_SLEEP: i64 = 14_000;
+
 /// Kinds of faults; a schedule can be replayed without some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -213,6 +220,9 @@ pub struct Plan {
     pub losses: u32,
     /// Percent of deliveries whose payload is rejected for good.
     pub rejects: u32,
+    /// A topic made again is filled at once, by large pages; machines fall asleep when they have just committed
+    /// something, and what they know of endpoints' health does not become too old meanwhile to send by.
+    pub hasty: bool,
 }
 
 impl Plan {
@@ -244,6 +254,7 @@ impl Plan {
         let endpoints: Vec<_> =
             (0..rng.range(1, 4)).map(|_| endpoint(&mut rng, &has, heal_at)).collect();
         let per_endpoint = rng.range(1, 6) as usize;
+        let hasty = Rng::new(spec.seed, 12).chance(HASTY_PERCENT);
         let lanes = (0..endpoints.len() * per_endpoint)
             .map(|n| LanePlan {
                 endpoint: n % endpoints.len(),
@@ -263,13 +274,14 @@ impl Plan {
             lanes,
             deliveries: (rng.range(15, 90) as u32).min(spec.deliveries),
             heal_at,
-            limits: limits(&mut rng, scale),
+            limits: limits(&mut rng, scale, if hasty { LONG_VIEW } else { 2 }),
             group: rng.pick(&[1, 3, 8, 500]),
             batch: rng.pick(&[1, 4, 16, 64]),
             cut_after: rng.pick(&[0, 700, 2_000]),
             pace: rng.pick(&[150, 500, 1_500]) * scale,
             losses: rng.pick(&[1, 3, 12]),
             rejects: if has(Fault::Rejects) { rng.pick(&[2, 10]) } else { 0 },
+            hasty,
             faults,
         }
     }
@@ -350,7 +362,7 @@ fn endpoint(rng: &mut Rng, has: &impl Fn(Fault) -> bool, heal_at: i64) -> Endpoi
     }
 }
 
-fn limits(rng: &mut Rng, scale: i64) -> Limits {
+fn limits(rng: &mut Rng, scale: i64, view: i64) -> Limits {
     let seconds = |n: i64| Duration::from_secs(n.unsigned_abs());
     Limits {
         window_events: rng.pick(&[4, 8, 20, 1_000]),
@@ -371,6 +383,6 @@ fn limits(rng: &mut Rng, scale: i64) -> Limits {
         retry_jitter_percent: rng.pick(&[0, 20]),
         degrade_after: rng.pick(&[2, 4, 10, 10]),
         probe_every: seconds(1),
-        health_view_max_age: seconds(2 * scale),
+        health_view_max_age: seconds(view * scale),
     }
 }

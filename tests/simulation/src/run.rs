@@ -157,7 +157,9 @@ pub fn shrink(spec: Spec, planted: Option<Planted>) -> Spec {
 /// The lines of the log that have to do with the breach, at most `most`, oldest first: those of its deliveries, its
 /// lanes' neighbours and what happened to processes and partitions.
 pub fn around(report: &Report, most: usize) -> Vec<&(Time, Event)> {
-    let Some(breach) = &report.breach else { return report.log.iter().rev().take(most).collect() };
+    let Some(breach) = &report.breach else {
+        return report.log[report.log.len().saturating_sub(most)..].iter().collect();
+    };
     let until = report.log.partition_point(|(at, _)| *at <= breach.at);
     let end = if breach.at == 0 { report.log.len() } else { until };
     let wanted = |event: &Event| !matches!(event, Event::Gauge { .. });

@@ -64,6 +64,8 @@ pub(crate) struct Process {
     pub(crate) crash_at_commit: bool,
     pub(crate) pause_at_send: bool,
     pub(crate) pause_at_commit: bool,
+    /// Its machine sleeps for so long after its next commit.
+    pub(crate) sleep_at_commit: Option<Time>,
     pub(crate) stopping: bool,
     pub(crate) in_flight: usize,
     pub(crate) gauges: Gauges,
@@ -119,6 +121,7 @@ impl Process {
             crash_at_commit: false,
             pause_at_send: false,
             pause_at_commit: false,
+            sleep_at_commit: None,
             stopping: false,
             in_flight: 0,
             gauges: Gauges::default(),

@@ -510,6 +510,9 @@ impl World {
         if self.processes[instance].pause_at_commit {
             self.pause(instance);
         }
+        if let Some(span) = self.processes[instance].sleep_at_commit.take() {
+            self.sleep(instance, span);
+        }
         let partition = tx.partition;
         let delay = self.store_delay();
         if self.strikes(Fault::LostReply, self.plan.losses) {

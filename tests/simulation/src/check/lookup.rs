@@ -70,7 +70,8 @@ impl Checker for QuietPeriod {
 }
 
 /// I14: an answer is a word on the present unknown, and says what the ledger says; what it says is done: applied ends
-/// the delivery without a request, not applied makes exactly one more.
+/// the delivery without a request, not applied makes exactly one more, unless nobody knows whether that one was made
+/// and a later answer is on it: its owner died between intent and request, and an older request came through late.
 #[derive(Debug)]
 pub(super) struct Verdicts;
 
@@ -106,7 +107,13 @@ impl Checker for Verdicts {
                         matches!(story.outcome, Some(Outcome::Delivered | Outcome::Rejected));
                     let asked = book.policies[story.endpoint as usize] == Policy::Lookup;
                     let last = story.last_request.map(|last| book.trips[last as usize].began);
-                    ended && asked && story.released.is_some_and(|(at, _)| last < Some(at))
+                    let later = story.by_word.then_some(story.answer).flatten();
+                    let idle = |(at, attempts): (Time, u32)| {
+                        let on_next = (story.recorded, Word::Delivered);
+                        let answered = story.recorded > attempts && later == Some(on_next);
+                        last < Some(at) && !answered
+                    };
+                    ended && asked && story.released.is_some_and(idle)
                 });
                 match idle {
                     Some(idle) => Err(format!("delivery {idle} was released and never sent again")),

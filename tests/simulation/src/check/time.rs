@@ -8,8 +8,6 @@ use std::time::Duration;
 
 /// Between two requests at the receiver of a degraded endpoint at least this, ms (I18).
 const PROBE_GAP: Time = 950;
-/// A degraded endpoint is probed only from this long after the change is durable, ms (P7).
-const GRACE: Time = 2_000;
 /// What clocks that lag and stamps in whole ms may cost, ms.
 const TOLERANCE: Time = MAX_SKEW + 5;
 
@@ -20,12 +18,13 @@ fn millis(span: Duration) -> Time {
 /// P7, I18: a degraded endpoint gets one request a second.
 #[derive(Debug)]
 pub(super) struct OneProbe {
+    /// A degraded endpoint is probed only from this long after the change is durable, ms: what was read before counts.
     grace: Time,
 }
 
 impl OneProbe {
     pub(super) fn new(rules: &Rules) -> Self {
-        Self { grace: GRACE * rules.scale }
+        Self { grace: millis(rules.limits.health_view_max_age) }
     }
 }
 

@@ -14,6 +14,7 @@ impl World {
             let process = &mut self.processes[instance];
             (process.crash_at_step, process.crash_at_commit) = (false, false);
             (process.pause_at_send, process.pause_at_commit) = (false, false);
+            process.sleep_at_commit = None;
             if !process.alive {
                 self.restart(instance);
             }

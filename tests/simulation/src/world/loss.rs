@@ -19,6 +19,9 @@ const SHARDS: usize = 2;
 /// Deliveries published at once.
 const PAGE: i64 = 6;
 
+/// Pages that each shard publishes at once in a hasty schedule.
+const HASTY_PAGES: usize = 12;
+
 /// What is left of the topic.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -29,6 +32,8 @@ pub(crate) struct Log {
     shards: Vec<Shard>,
     /// Acknowledged offsets at or below a mark, each with the generation it was stamped with.
     suspicions: Vec<(u64, Partition, i64)>,
+    /// Where a partition that was cut had ended before, until a generation begins with that.
+    ended: Vec<i64>,
 }
 
 impl Log {
@@ -40,6 +45,7 @@ impl Log {
             cursor: 0,
             acks: Vec::new(),
             last: vec![-1; partitions],
+            refused: vec![false; partitions],
         };
         Self {
             begin: vec![0; partitions],
@@ -48,7 +54,13 @@ impl Log {
             gone: false,
             shards: vec![shard; SHARDS],
             suspicions: Vec::new(),
+            ended: vec![0; partitions],
         }
+    }
+
+    /// Whether what comes now takes the place of what was cut off.
+    pub(crate) fn writes_over(&self, partition: Partition) -> bool {
+        self.end[partition as usize] < self.ended[partition as usize]
     }
 }
 
@@ -64,6 +76,9 @@ struct Shard {
     acks: Vec<Acks>,
     /// The last offset that its producer got, by partition.
     last: Vec<i64>,
+    /// Its last record in a partition was cut off: by its sequence numbers nothing more of it is taken there, whatever
+    /// others have written since.
+    refused: Vec<bool>,
 }
 
 /// The highest acknowledged offsets of one entry of the history.
@@ -100,8 +115,12 @@ impl World {
 
     /// Whether the brokers take what the shard's producer sends.
     fn accepts(&self, shard: &Shard, partition: Partition) -> bool {
-        let cut = shard.last[partition as usize] >= self.kafka.end[partition as usize];
-        !self.kafka.gone && shard.topic_id == self.kafka.topic_id && !cut
+        // Behind the first record over a loss, which shows it, others may come to lie where readers have been: those pass
+        // them over until the loss is seen. A known limit.
+        let mark = self.store.topology.marks[partition as usize];
+        let unseen = self.kafka.writes_over(partition) && self.end(partition) > mark;
+        let refused = shard.refused[partition as usize] || unseen;
+        !self.kafka.gone && shard.topic_id == self.kafka.topic_id && !refused
     }
 
     /// A new row of the outbox is published.
@@ -192,27 +211,41 @@ impl World {
     pub(super) fn look_at_topic(&mut self, shard: usize) {
         if !self.kafka.gone && !self.is_store_away() {
             self.find_loss();
-            let topology = &self.store.topology;
-            let (present, topic_id) = (topology.generation, topology.topic_id);
-            let known = self.kafka.shards[shard].generation;
-            if present > known {
-                let back = self.first_lost_entry(shard, known);
-                let shard = &mut self.kafka.shards[shard];
-                if shard.topic_id != topic_id {
-                    shard.last.fill(-1);
-                }
-                (shard.generation, shard.topic_id) = (present, topic_id);
-                for (last, end) in shard.last.iter_mut().zip(&self.kafka.end) {
-                    *last = (*last).min(end - 1);
-                }
-                shard.cursor = shard.cursor.min(back);
-            }
+            self.follow(shard);
             self.publish(shard);
+            if self.plan.hasty {
+                // A reader that has not looked meanwhile reads on in the midst of it.
+                (0..SHARDS).for_each(|shard| self.follow(shard));
+                for page in 0..SHARDS * HASTY_PAGES {
+                    self.publish(page % SHARDS);
+                }
+            }
         }
         let behind = self.kafka.shards[shard].cursor < self.kafka.shards[shard].outbox.len();
-        let wait = if behind { 10 } else { self.plan.poll() };
+        let soon = behind || self.plan.hasty && self.kafka.gone;
+        let wait = if soon { 10 } else { self.plan.poll() };
         let wait = self.later.range(wait / 2, wait * 3 / 2);
         self.at(self.now + wait, Happening::LookAtTopic(shard));
+    }
+
+    /// The relay of a shard goes back to what is lost in the present generation.
+    fn follow(&mut self, shard: usize) {
+        let topology = &self.store.topology;
+        let (present, topic_id) = (topology.generation, topology.topic_id);
+        let known = self.kafka.shards[shard].generation;
+        if present > known {
+            let back = self.first_lost_entry(shard, known);
+            let shard = &mut self.kafka.shards[shard];
+            if shard.topic_id != topic_id {
+                shard.last.fill(-1);
+            }
+            (shard.generation, shard.topic_id) = (present, topic_id);
+            shard.refused.fill(false);
+            for (last, end) in shard.last.iter_mut().zip(&self.kafka.end) {
+                *last = (*last).min(end - 1);
+            }
+            shard.cursor = shard.cursor.min(back);
+        }
     }
 
     /// Raises the generation if something acknowledged is gone.
@@ -238,6 +271,10 @@ impl World {
         self.store.raise(seen, self.kafka.topic_id, lost, &mut events);
         for event in events {
             self.log(event);
+        }
+        for (partition, _) in lost {
+            // No reader counts any more as being beyond where the log ends now.
+            self.kafka.ended[*partition as usize] = 0;
         }
     }
 
@@ -304,12 +341,20 @@ impl World {
             return;
         }
         self.faults += 1;
-        match self.later.range(0, 4) {
+        let way = self.later.range(0, 4);
+        match if self.plan.hasty { way % 4 } else { way } {
             0 => {
+                if self.plan.hasty {
+                    // Acknowledged and read by nobody.
+                    for _ in 0..self.later.range(0, 6) {
+                        self.produce_new();
+                    }
+                }
                 self.kafka.gone = true;
                 for partition in 0..self.topic.len() {
                     self.topic[partition].clear();
                     (self.kafka.begin[partition], self.kafka.end[partition]) = (0, 0);
+                    self.kafka.ended[partition] = 0;
                 }
                 self.kafka.topic_id += 1;
                 self.log(Event::TopicGone);
@@ -328,6 +373,10 @@ impl World {
                 let cut = cut.min(mark);
                 self.kafka.end[partition] = cut;
                 self.topic[partition].retain(|record| record.offset < cut);
+                self.kafka.ended[partition] = self.kafka.ended[partition].max(end);
+                for shard in &mut self.kafka.shards {
+                    shard.refused[partition] |= shard.last[partition] >= cut;
+                }
                 for process in &mut self.processes {
                     process.log_was_cut(partition as Partition, cut);
                 }

@@ -55,10 +55,14 @@ impl World {
     fn hides_loss(&self, partition: Partition) -> bool {
         let end = self.end(partition);
         let read = self.store.owners[partition as usize].next_offset;
-        self.store.topology.marks[partition as usize] >= end || read > end
+        let marked = self.store.topology.marks[partition as usize] >= end;
+        marked || read > end || self.kafka.writes_over(partition)
     }
 
-    fn produce_new(&mut self) {
+    pub(super) fn produce_new(&mut self) {
+        if self.made >= self.plan.deliveries {
+            return;
+        }
         let lanes = self.plan.lanes.len();
         let slot = self.producer.index(lanes).min(self.producer.index(lanes));
         let plan = &self.plan.lanes[slot];
@@ -142,8 +146,7 @@ impl World {
         let gap = if self.producer.chance(6) { self.producer.range(1, 4) } else { 0 };
         let gap = if self.hides_loss(partition) { 0 } else { gap };
         let offset = self.end(partition) + gap;
-        let erased = delivery.is_some_and(|of| self.store.deliveries[of as usize].erased)
-            && !self.slips(Slip::ErasedNotMarked);
+        let erased = delivery.is_some_and(|of| self.store.deliveries[of as usize].erased);
         let record = LogRecord { offset, delivery, generation, erased, skip: false, early: None };
         self.topic[partition as usize].push(record);
         self.kafka.end[partition as usize] = offset + 1;
@@ -156,6 +159,17 @@ impl World {
     /// The offset behind the last record.
     pub(crate) fn end(&self, partition: Partition) -> i64 {
         self.kafka.end[partition as usize]
+    }
+
+    /// A delivery's record as the topic has it.
+    fn read(&self, delivery: Delivery, erased: bool) -> Arc<Record> {
+        let record = self.store.record(delivery, erased);
+        if !erased || !self.slips(Slip::ErasedNotMarked) {
+            return record;
+        }
+        let mut record = Record::clone(&record);
+        record.head.erased = false;
+        Arc::new(record)
     }
 
     /// Records as the core wants them.
@@ -173,7 +187,7 @@ impl World {
                 let now = *known.next().expect("one fact for each delivery of an intake");
                 Incoming::Delivery {
                     offset: record.offset,
-                    record: self.store.record(delivery, record.erased),
+                    record: self.read(delivery, record.erased),
                     lane: info.lane_id,
                     known: record.early.unwrap_or(now),
                 }

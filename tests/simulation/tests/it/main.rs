@@ -79,7 +79,7 @@ fn the_same_seed_gives_the_same_history() {
 /// The checkers see what they are for (docs/mutants.md has the table).
 #[test]
 fn each_planted_fault_is_seen_by_a_checker() {
-    let alive: Vec<_> = mutants::hunt(0, PATIENCE)
+    let alive: Vec<_> = mutants::hunt(0, PATIENCE, None)
         .into_iter()
         .filter(|kill| kill.first.is_none())
         .map(|kill| kill.planted)
