@@ -1,5 +1,7 @@
 //! What follows from the event log, kept up line by line, for the checkers.
 
+pub mod rewind;
+
 use crate::event::{
     Delivery, Event, Instance, Kind, Lane, Outcome, Policy, Request, Seen, Switch, Time, Word,
     Write,
@@ -138,6 +140,8 @@ pub struct EndpointStory {
     pub degraded: Option<Time>,
     /// Since when it is disabled.
     pub disabled: Option<Time>,
+    /// It is deleted.
+    pub deleted: bool,
     /// How long it was disabled in all, up to the last enabling, ms.
     pub disabled_for: Time,
     /// When the last request that was within its deadline reached it, and when that had begun.
@@ -165,6 +169,8 @@ pub struct Book {
     pub generation: u64,
     /// Commands to erase, each with its lane and what it is about.
     pub erasures: BTreeMap<i64, (Lane, Time)>,
+    /// Dead letters, and what is sent again.
+    pub rewinds: rewind::Rewinds,
     holders: Vec<(Instance, Epoch)>,
 }
 
@@ -181,6 +187,7 @@ impl Book {
             broken: BTreeSet::new(),
             generation: 1,
             erasures: BTreeMap::new(),
+            rewinds: rewind::Rewinds::default(),
             holders: Vec::new(),
         }
     }
@@ -213,6 +220,14 @@ impl Book {
 
     /// Takes a line in.
     pub fn note(&mut self, at: Time, event: &Event) {
+        let (deliveries, lanes) = (&self.deliveries, &self.lanes);
+        let lane = |delivery: Delivery| deliveries[delivery as usize].lane;
+        let waiting = |delivery: Delivery| {
+            let lane = &lanes[lane(delivery) as usize];
+            let waits = |other: &&Delivery| deliveries[**other as usize].outcome.is_none();
+            lane.order[lane.done..].iter().filter(waits).copied().collect()
+        };
+        self.rewinds.note(at, event, waiting, lane);
         match event {
             Event::Produced { partition, offset, generation, delivery, lane, endpoint, first } => {
                 let story = &mut self.partitions[*partition as usize];
@@ -367,6 +382,7 @@ impl Book {
             }
             Event::Endpoint { endpoint, state } => {
                 let story = &mut self.endpoints[*endpoint as usize];
+                story.deleted |= *state == Switch::Deleted;
                 match state {
                     Switch::Disabled => story.disabled = Some(at),
                     Switch::Enabled | Switch::Deleted => {
@@ -399,6 +415,7 @@ impl Book {
         }
         let order = self.lanes[lane as usize].order.len();
         self.lanes[lane as usize].order.push(delivery);
+        let copy = self.rewinds.copy(delivery);
         self.deliveries.push(Story {
             lane,
             endpoint,
@@ -412,8 +429,8 @@ impl Book {
             clock_from: 0,
             stalled: (0, None),
             stood: 0,
-            created: at,
-            erased: false,
+            created: copy.map_or(at, |copy| copy.written),
+            erased: copy.is_some_and(|copy| copy.erased),
             doomed: None,
             touched: 0,
             parked: false,

@@ -65,12 +65,30 @@ pub enum Slip {
     CutMeansDone,
     /// What is left of an erased row is published again without a mark (C17).
     ErasedNotMarked,
+    /// Copies are committed before their dead letters are marked.
+    CopiesBeforeMark,
+    /// A command's position is stored before its page.
+    PagePassedFirst,
+    /// A page takes the latest dead letter first.
+    PageBackwards,
+    /// A dead letter is not looked at again under its lock.
+    NotLookedAtAgain,
+    /// A command takes what died after it was given.
+    LaterDeadTaken,
+    /// What may have been applied is sent again by who does not name it.
+    UnknownsTaken,
+    /// A copy has the id of the delivery that it repeats.
+    CopyKeepsItsId,
+    /// A copy is in no lane.
+    CopyOutsideItsLane,
+    /// Erasures and rewinds do not keep each other out.
+    RewindUnderErasure,
 }
 
 impl Slip {
     /// Those that a checker is known to see. Not among them, because no schedule of the first 3,000 shows them:
     /// [`Self::RaisedBatchTaken`], [`Self::LaterStampUnseen`], [`Self::LeaseSleeps`], [`Self::ErasedNotMarked`].
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 33] = [
         Self::TakeOverAtOnce,
         Self::LeaseUnchecked,
         Self::FenceUnchecked,
@@ -95,6 +113,15 @@ impl Slip {
         Self::DatabaseTimeSleeps,
         Self::WallClockDecides,
         Self::CutMeansDone,
+        Self::CopiesBeforeMark,
+        Self::PagePassedFirst,
+        Self::PageBackwards,
+        Self::NotLookedAtAgain,
+        Self::LaterDeadTaken,
+        Self::UnknownsTaken,
+        Self::CopyKeepsItsId,
+        Self::CopyOutsideItsLane,
+        Self::RewindUnderErasure,
     ];
 }
 

@@ -102,8 +102,10 @@ impl Checker for Verdicts {
             }
             Event::Over { drained: true, .. } => {
                 let idle = book.deliveries.iter().position(|story| {
-                    let ended =
-                        matches!(story.outcome, Some(Outcome::Delivered | Outcome::Rejected));
+                    let ended = matches!(
+                        story.outcome,
+                        Some(Outcome::Delivered | Outcome::Rejected | Outcome::GivenUp)
+                    );
                     let asked = book.policies[story.endpoint as usize] == Policy::Lookup;
                     let last = story.last_request.map(|last| book.trips[last as usize].began);
                     ended && asked && story.released.is_some_and(|(at, _)| last < Some(at))
