@@ -54,7 +54,8 @@ pub struct Story {
     pub intent: Option<(Epoch, u32)>,
     /// When a command last released it, and how many attempts were recorded then.
     pub released: Option<(Time, u32)>,
-    /// How often its work was done, and how often later than anybody can wait for.
+    /// How often the work of its key was done, and how often later than anybody can wait for: of what repeats another see
+    /// [`Book::key`].
     pub effects: u32,
     /// See `effects`.
     pub late_effects: u32,
@@ -195,6 +196,11 @@ impl Book {
     /// A delivery's story.
     pub fn story(&self, delivery: Delivery) -> &Story {
         &self.deliveries[delivery as usize]
+    }
+
+    /// The story that has the effects of a delivery's key.
+    pub fn key(&self, delivery: Delivery) -> &Story {
+        self.story(self.rewinds.first(delivery))
     }
 
     /// Whether all that comes before it in its lane has its outcome.
@@ -339,7 +345,8 @@ impl Book {
                 }
             }
             Event::Worked { delivery, late, .. } => {
-                let story = &mut self.deliveries[*delivery as usize];
+                let key = self.rewinds.first(*delivery);
+                let story = &mut self.deliveries[key as usize];
                 story.effects += u32::from(!late);
                 story.late_effects += u32::from(*late);
             }

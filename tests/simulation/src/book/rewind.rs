@@ -85,6 +85,14 @@ impl Rewinds {
         self.rows.get(&delivery).map(|row| &self.copies[row])
     }
 
+    /// The first delivery of what a delivery repeats: its idempotency key is theirs all.
+    pub fn first(&self, mut delivery: Delivery) -> Delivery {
+        while let Some(copy) = self.copy(delivery) {
+            delivery = copy.of;
+        }
+        delivery
+    }
+
     /// Takes a line in; `waiting` tells what waits in a delivery's lane, `lane` which that is.
     pub(super) fn note(
         &mut self,

@@ -52,6 +52,8 @@ pub(crate) struct Rewinds {
     /// Repeats that were written, by endpoint; those that are published with their delivery.
     written: Vec<(usize, u32)>,
     published: BTreeMap<u32, Delivery>,
+    /// What each of them repeats.
+    repeats: BTreeMap<Delivery, Delivery>,
 }
 
 /// One row of `rewinds`.
@@ -127,11 +129,20 @@ impl Rewinds {
             next_row: 0,
             written: Vec::new(),
             published: BTreeMap::new(),
+            repeats: BTreeMap::new(),
         }
     }
 
     fn is_paused_or_running(&self) -> bool {
         self.jobs.iter().any(|job| job.state != Progress::Done)
+    }
+
+    /// The first delivery of what a delivery repeats: a ledger knows them by its key.
+    pub(super) fn first(&self, mut delivery: Delivery) -> Delivery {
+        while let Some(of) = self.repeats.get(&delivery) {
+            delivery = *of;
+        }
+        delivery
     }
 
     /// All that was written is published.
@@ -298,6 +309,14 @@ impl World {
             self.faults += 1;
             let until = self.now + self.rewinds.rng.pick(&[400, 2_000, 8_000]) * scale;
             return self.turn(until, Turn::Statement(worker));
+        }
+        let turns_up = |world: &Self, tx: &Tx| {
+            world.rewinds.jobs[..tx.job].iter().any(|job| job.state == Progress::Paused)
+        };
+        let open = self.rewinds.open[worker].as_ref();
+        if open.is_some_and(|tx| turns_up(self, tx)) && self.rewinds.rng.chance(25) {
+            // An earlier one goes on in the middle of a later one's page.
+            self.resume_rewinds();
         }
         let busy = match self.rewinds.open[worker].take() {
             Some(tx) => {
@@ -548,6 +567,7 @@ impl World {
         self.store.by_id.insert(id, delivery);
         self.store.deliveries.push(info);
         self.rewinds.published.insert(row, delivery);
+        self.rewinds.repeats.insert(delivery, of);
         self.log(Event::Repeated { row, delivery });
         self.publish_new(delivery);
     }
