@@ -353,6 +353,10 @@ pub enum Event {
     RewindDone {
         rewind: u32,
     },
+    /// A person has ended it; what was done stays.
+    RewindCancelled {
+        rewind: u32,
+    },
     /// A row of the outbox repeats the delivery.
     Rewound {
         rewind: u32,

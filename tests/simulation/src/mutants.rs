@@ -83,12 +83,16 @@ pub enum Slip {
     CopyOutsideItsLane,
     /// Erasures and rewinds do not keep each other out.
     RewindUnderErasure,
+    /// Dead letters of an endpoint that has enough on its way are passed over.
+    FullPassedOver,
+    /// A command can be ended in the middle of its page.
+    CancelledInAPage,
 }
 
 impl Slip {
     /// Those that a checker is known to see. Not among them, because no schedule of the first 3,000 shows them:
     /// [`Self::RaisedBatchTaken`], [`Self::LaterStampUnseen`], [`Self::LeaseSleeps`], [`Self::ErasedNotMarked`].
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::TakeOverAtOnce,
         Self::LeaseUnchecked,
         Self::FenceUnchecked,
@@ -122,6 +126,8 @@ impl Slip {
         Self::CopyKeepsItsId,
         Self::CopyOutsideItsLane,
         Self::RewindUnderErasure,
+        Self::FullPassedOver,
+        Self::CancelledInAPage,
     ];
 }
 

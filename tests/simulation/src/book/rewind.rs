@@ -38,7 +38,7 @@ pub struct Command {
     pub discards: bool,
     /// So many dead letters were there.
     pub until: usize,
-    /// It is done.
+    /// It is done, or was ended.
     pub done: bool,
 }
 
@@ -123,7 +123,9 @@ impl Rewinds {
                     done: false,
                 });
             }
-            Event::RewindDone { rewind } => self.commands[*rewind as usize].done = true,
+            Event::RewindDone { rewind } | Event::RewindCancelled { rewind } => {
+                self.commands[*rewind as usize].done = true;
+            }
             Event::Rewound { rewind, of, row } => {
                 let copy = Copy {
                     rewind: *rewind,

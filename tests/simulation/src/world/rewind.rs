@@ -198,11 +198,17 @@ impl World {
         }
     }
 
-    /// One that no page is under way of.
-    fn pause_rewind(&mut self) {
+    /// One that no page is under way of: its row is locked. Now and then it is ended for good.
+    fn stop_rewind(&mut self) {
         let running = |job: &Job| job.state == Progress::Running;
         let Some(first) = self.rewinds.jobs.iter().position(running) else { return };
-        if !self.has_page(first) {
+        if self.has_page(first) && !self.slips(Slip::CancelledInAPage) {
+            return;
+        }
+        if self.rewinds.rng.chance(25) {
+            self.rewinds.jobs[first].state = Progress::Done;
+            self.log(Event::RewindCancelled { rewind: first as u32 });
+        } else if !self.has_page(first) {
             self.rewinds.jobs[first].state = Progress::Paused;
         }
     }
@@ -228,7 +234,7 @@ impl World {
         }
         if !self.is_store_away() && !self.store.dead.letters.is_empty() {
             match self.rewinds.rng.range(0, 9) {
-                0..=1 => self.pause_rewind(),
+                0..=1 => self.stop_rewind(),
                 2..=4 => self.resume_rewinds(),
                 _ if self.rewinds.jobs.len() < MOST => self.write_command(),
                 _ => {}
@@ -448,9 +454,14 @@ impl World {
             !job.discards && open.count() >= self.rewinds.unsettled
         };
         let found: Vec<_> = meant.iter().map(|place| self.store.found(*place)).collect();
-        let Some(rewind::Page { take, position }) = rewind::page(&found, last, full) else {
-            return false;
+        let page = if self.slips(Slip::FullPassedOver) {
+            meant.retain(|place| !full(self.store.found(*place).endpoint));
+            let position = found.last().map(|found| found.place).filter(|_| !last);
+            Some(rewind::Page { take: meant.len(), position })
+        } else {
+            rewind::page(&found, last, full)
         };
+        let Some(rewind::Page { take, position }) = page else { return false };
         meant.truncate(take);
         if self.slips(Slip::PageBackwards) {
             meant.reverse();
