@@ -1,4 +1,5 @@
-//! Pure: the state machine of lanes (design section 5), and what decides in the relay ([`relay`], design section 4).
+//! Pure: the state machine of lanes (design section 5), what decides in the relay ([`relay`], design section 4), and what
+//! decides in a rewind ([`rewind`], design section 6).
 //!
 //! [`Core`] takes time and events as values and gives effects as values, in an order that means something: record
 //! before send, send before acknowledge. No IO, no async, no clock, no randomness, no logging; equal inputs give
@@ -39,6 +40,7 @@ mod mutant;
 mod outcome;
 mod partition;
 pub mod relay;
+pub mod rewind;
 mod schedule;
 mod shared;
 mod window;

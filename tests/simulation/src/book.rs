@@ -1,5 +1,7 @@
 //! What follows from the event log, kept up line by line, for the checkers.
 
+pub mod rewind;
+
 use crate::event::{
     Delivery, Event, Instance, Kind, Lane, Outcome, Policy, Request, Seen, Switch, Time, Word,
     Write,
@@ -52,7 +54,8 @@ pub struct Story {
     pub intent: Option<(Epoch, u32)>,
     /// When a command last released it, and how many attempts were recorded then.
     pub released: Option<(Time, u32)>,
-    /// How often its work was done, and how often later than anybody can wait for.
+    /// How often the work of its key was done, and how often later than anybody can wait for: of what repeats another see
+    /// [`Book::key`].
     pub effects: u32,
     /// See `effects`.
     pub late_effects: u32,
@@ -142,6 +145,8 @@ pub struct EndpointStory {
     pub degraded: Option<Time>,
     /// Since when it is disabled.
     pub disabled: Option<Time>,
+    /// It is deleted.
+    pub deleted: bool,
     /// How long it was disabled in all, up to the last enabling, ms.
     pub disabled_for: Time,
     /// When the last request that was within its deadline reached it, and when that had begun.
@@ -169,6 +174,8 @@ pub struct Book {
     pub generation: u64,
     /// Commands to erase, each with its lane and what it is about.
     pub erasures: BTreeMap<i64, (Lane, Time)>,
+    /// Dead letters, and what is sent again.
+    pub rewinds: rewind::Rewinds,
     holders: Vec<(Instance, Epoch)>,
 }
 
@@ -185,6 +192,7 @@ impl Book {
             broken: BTreeSet::new(),
             generation: 1,
             erasures: BTreeMap::new(),
+            rewinds: rewind::Rewinds::default(),
             holders: Vec::new(),
         }
     }
@@ -192,6 +200,11 @@ impl Book {
     /// A delivery's story.
     pub fn story(&self, delivery: Delivery) -> &Story {
         &self.deliveries[delivery as usize]
+    }
+
+    /// The story that has the effects of a delivery's key.
+    pub fn key(&self, delivery: Delivery) -> &Story {
+        self.story(self.rewinds.first(delivery))
     }
 
     /// Whether all that comes before it in its lane has its outcome.
@@ -217,6 +230,14 @@ impl Book {
 
     /// Takes a line in.
     pub fn note(&mut self, at: Time, event: &Event) {
+        let (deliveries, lanes) = (&self.deliveries, &self.lanes);
+        let lane = |delivery: Delivery| deliveries[delivery as usize].lane;
+        let waiting = |delivery: Delivery| {
+            let lane = &lanes[lane(delivery) as usize];
+            let waits = |other: &&Delivery| deliveries[**other as usize].outcome.is_none();
+            lane.order[lane.done..].iter().filter(waits).copied().collect()
+        };
+        self.rewinds.note(at, event, waiting, lane);
         match event {
             Event::Produced { partition, offset, generation, delivery, lane, endpoint, first } => {
                 let story = &mut self.partitions[*partition as usize];
@@ -328,7 +349,8 @@ impl Book {
                 }
             }
             Event::Worked { delivery, late, .. } => {
-                let story = &mut self.deliveries[*delivery as usize];
+                let key = self.rewinds.first(*delivery);
+                let story = &mut self.deliveries[key as usize];
                 story.effects += u32::from(!late);
                 story.late_effects += u32::from(*late);
             }
@@ -375,6 +397,7 @@ impl Book {
             }
             Event::Endpoint { endpoint, state } => {
                 let story = &mut self.endpoints[*endpoint as usize];
+                story.deleted |= *state == Switch::Deleted;
                 match state {
                     Switch::Disabled => story.disabled = Some(at),
                     Switch::Enabled | Switch::Deleted => {
@@ -407,6 +430,7 @@ impl Book {
         }
         let order = self.lanes[lane as usize].order.len();
         self.lanes[lane as usize].order.push(delivery);
+        let copy = self.rewinds.copy(delivery);
         self.deliveries.push(Story {
             lane,
             endpoint,
@@ -420,8 +444,8 @@ impl Book {
             clock_from: 0,
             stalled: (0, None),
             stood: 0,
-            created: at,
-            erased: false,
+            created: copy.map_or(at, |copy| copy.written),
+            erased: copy.is_some_and(|copy| copy.erased),
             doomed: None,
             touched: 0,
             parked: false,

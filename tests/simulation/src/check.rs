@@ -6,6 +6,7 @@ mod lookup;
 mod order;
 mod progress;
 mod repeat;
+mod rewind;
 mod time;
 
 use crate::book::Book;
@@ -49,6 +50,10 @@ pub fn all(rules: &Rules) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(order::OneInFlight),
         Box::new(order::LaneOrder),
+        Box::new(rewind::Order::default()),
+        Box::new(rewind::Once),
+        Box::new(rewind::Behind),
+        Box::new(rewind::Erased),
         Box::new(progress::LanesApart),
         Box::new(progress::NothingLost),
         Box::new(repeat::Repeats),

@@ -66,6 +66,8 @@ pub enum Outcome {
     Expired,
     Erased,
     Discarded,
+    /// It may have been applied, and a person has given it up.
+    GivenUp,
 }
 
 impl From<FinalOutcome> for Outcome {
@@ -74,6 +76,7 @@ impl From<FinalOutcome> for Outcome {
             FinalOutcome::Delivered => Self::Delivered,
             FinalOutcome::DeadLettered { reason: "expired" } => Self::Expired,
             FinalOutcome::DeadLettered { reason: "erased" } => Self::Erased,
+            FinalOutcome::DeadLettered { reason: "unknown" } => Self::GivenUp,
             FinalOutcome::DeadLettered { .. } => Self::Rejected,
             FinalOutcome::Discarded { .. } => Self::Discarded,
         }
@@ -337,6 +340,38 @@ pub enum Event {
     PositionMoved {
         partition: Partition,
         next_offset: i64,
+    },
+    /// Dead letters that are there now and are meant (all, those of an endpoint, of a lane) are to be sent again, or not
+    /// to be sent any more; of those whose outcome is unknown `unknowns` alone means them.
+    RewindBegan {
+        rewind: u32,
+        endpoint: Option<u32>,
+        lane: Option<Lane>,
+        unknowns: bool,
+        discards: bool,
+    },
+    RewindDone {
+        rewind: u32,
+    },
+    /// A person has ended it; what was done stays.
+    RewindCancelled {
+        rewind: u32,
+    },
+    /// A row of the outbox repeats the delivery.
+    Rewound {
+        rewind: u32,
+        of: Delivery,
+        row: u32,
+    },
+    /// The dead letter is not to be sent any more.
+    Discarded {
+        rewind: u32,
+        delivery: Delivery,
+    },
+    /// Such a row is about to be published first, as this delivery.
+    Repeated {
+        row: u32,
+        delivery: Delivery,
     },
     /// The end: how many rows wait and what stands in the way.
     Over {

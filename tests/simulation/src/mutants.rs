@@ -65,11 +65,33 @@ pub enum Slip {
     CutMeansDone,
     /// What is left of an erased row is published again without a mark (C17).
     ErasedNotMarked,
+    /// Copies are committed before their dead letters are marked.
+    CopiesBeforeMark,
+    /// A command's position is stored before its page.
+    PagePassedFirst,
+    /// A page takes the latest dead letter first.
+    PageBackwards,
+    /// A dead letter is not looked at again under its lock.
+    NotLookedAtAgain,
+    /// A command takes what died after it was given.
+    LaterDeadTaken,
+    /// What may have been applied is sent again by who does not name it.
+    UnknownsTaken,
+    /// A copy has the id of the delivery that it repeats.
+    CopyKeepsItsId,
+    /// A copy is in no lane.
+    CopyOutsideItsLane,
+    /// Erasures and rewinds do not keep each other out.
+    RewindUnderErasure,
+    /// Dead letters of an endpoint that has enough on its way are passed over.
+    FullPassedOver,
+    /// A command can be ended in the middle of its page.
+    CancelledInAPage,
 }
 
 impl Slip {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 39] = [
         Self::TakeOverAtOnce,
         Self::LeaseUnchecked,
         Self::FenceUnchecked,
@@ -98,6 +120,17 @@ impl Slip {
         Self::WallClockDecides,
         Self::CutMeansDone,
         Self::ErasedNotMarked,
+        Self::CopiesBeforeMark,
+        Self::PagePassedFirst,
+        Self::PageBackwards,
+        Self::NotLookedAtAgain,
+        Self::LaterDeadTaken,
+        Self::UnknownsTaken,
+        Self::CopyKeepsItsId,
+        Self::CopyOutsideItsLane,
+        Self::RewindUnderErasure,
+        Self::FullPassedOver,
+        Self::CancelledInAPage,
     ];
 }
 

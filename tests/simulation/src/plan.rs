@@ -64,11 +64,12 @@ pub enum Fault {
     ClockJump,
     Failover,
     Erase,
+    Rewind,
 }
 
 impl Fault {
     /// All of them, in the order of their bits.
-    pub const ALL: [Self; Self::FIRST_LATER + 5] = [
+    pub const ALL: [Self; Self::FIRST_LATER + 6] = [
         Self::Crash,
         Self::Pause,
         Self::Rebalance,
@@ -96,6 +97,7 @@ impl Fault {
         Self::ClockJump,
         Self::Failover,
         Self::Erase,
+        Self::Rewind,
     ];
     /// The faults from here on have streams of their own ([`Plan::new`]; the nemesis strikes with them in turns of
     /// their own): a schedule that has none of them is the one that its seed meant before there were any.
@@ -108,7 +110,7 @@ impl Fault {
 
     /// Those with streams of their own.
     pub(crate) fn later() -> &'static [Self] {
-        &Self::ALL[Self::FIRST_LATER..]
+        &Self::ALL[Self::FIRST_LATER..Self::FIRST_LATER + 5]
     }
 
     const fn bit(self) -> u32 {
@@ -247,6 +249,10 @@ impl Plan {
                 faults |= fault.bit();
             }
         }
+        // Drawn alone: what the others draw stays as it was.
+        if Rng::new(spec.seed, 9).chance(LATER_PERCENT) && !calm {
+            faults |= Fault::Rewind.bit();
+        }
         faults &= !spec.without;
         let has = |fault: Fault| faults & fault.bit() != 0;
         let scale = if rng.chance(3) { 60 } else { 1 };
@@ -280,7 +286,10 @@ impl Plan {
             cut_after: rng.pick(&[0, 700, 2_000]),
             pace: rng.pick(&[150, 500, 1_500]) * scale,
             losses: rng.pick(&[1, 3, 12]),
-            rejects: if has(Fault::Rejects) { rng.pick(&[2, 10]) } else { 0 },
+            rejects: {
+                let rejects = if has(Fault::Rejects) { rng.pick(&[2, 10]) } else { 0 };
+                if has(Fault::Rewind) { 12 } else { rejects }
+            },
             hasty,
             faults,
         }

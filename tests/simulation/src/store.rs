@@ -1,6 +1,7 @@
 //! The tables that matter, as `deliver` writes them: each function here is one transaction or one query. Times are
 //! the database's, which is true time.
 
+mod dead;
 mod read;
 mod topology;
 
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use dead::{Dead, Selection, State};
 pub use topology::Topology;
 
 /// What the world knows of a delivery; rows name it by its index.
@@ -165,6 +167,8 @@ pub struct Store {
     lanes: BTreeMap<Lane, LaneRow>,
     parked: BTreeMap<Delivery, ParkedRow>,
     quarantine: BTreeMap<(Partition, i64), &'static str>,
+    /// What was given up, and which deliveries repeat which.
+    pub dead: Dead,
     /// Operators' words.
     pub commands: Vec<Command>,
     /// Endpoints that are not healthy: version and the time before which no probe is claimed.
@@ -415,6 +419,9 @@ impl Store {
                 let delivery = self.delivery(record);
                 let again = self.inbox.contains_key(&delivery);
                 self.inbox.entry(delivery).or_insert(*outcome);
+                if let FinalOutcome::DeadLettered { reason } = outcome {
+                    self.dead.add(delivery, reason);
+                }
                 if let Some(attempt) = attempt {
                     self.add_attempt(delivery, attempt);
                     log.push(wrote(delivery, attempt_write(attempt, false)));

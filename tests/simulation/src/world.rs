@@ -5,6 +5,7 @@ mod erasure;
 mod failover;
 mod heal;
 mod loss;
+mod rewind;
 mod topic;
 mod travel;
 
@@ -23,6 +24,7 @@ use laneway_lane::{
 };
 use laneway_wire::{EndpointId, TenantId, Timestamp};
 use loss::Log;
+use rewind::{Rewinds, Turn};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
@@ -148,6 +150,8 @@ pub(crate) enum Happening {
     TopicMade,
     /// An erasure is worked on.
     Erase(Erasure),
+    /// Something of rewinds.
+    Rewind(Turn),
     Restart(usize),
     Resume(usize),
     /// Kafka has noticed that the process is gone.
@@ -222,6 +226,7 @@ pub struct World {
     /// What receivers have done without saying so.
     ledger: Rng,
     desk: Desk,
+    rewinds: Rewinds,
     pub(crate) store: Store,
     pub(crate) topic: Vec<Vec<LogRecord>>,
     pub(crate) kafka: Log,
@@ -305,6 +310,7 @@ impl World {
             later: Rng::new(seed, 8),
             ledger: Rng::new(seed, 6),
             desk: Desk::default(),
+            rewinds: Rewinds::new(seed),
             store,
             topic: vec![Vec::new(); plan.partitions as usize],
             kafka: Log::new(plan.partitions as usize),
@@ -333,6 +339,7 @@ impl World {
         world.at(world.plan.heal_at / 10, Happening::Nemesis);
         world.at(world.plan.heal_at, Happening::Heal);
         world.start_relays();
+        world.start_rewinds();
         if world.plan.has_later() {
             world.at(world.plan.heal_at / 10, Happening::LaterNemesis);
         }
@@ -430,6 +437,7 @@ impl World {
             Happening::LookAtTopic(shard) => self.look_at_topic(shard),
             Happening::TopicMade => self.make_topic(),
             Happening::Erase(erasure) => self.work_on(erasure),
+            Happening::Rewind(turn) => self.take_turn(turn),
             Happening::Restart(instance) => {
                 if !self.processes[instance].alive {
                     self.restart(instance);

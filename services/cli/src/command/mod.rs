@@ -25,7 +25,6 @@ pub(crate) use services::{Everything, Runnable};
 /// Connections of a command that asks one thing after the other.
 const CONNECTIONS: u32 = 2;
 
-
 /// Does what the command line says.
 pub(crate) async fn run(cli: Cli) -> Result {
     let output = Output { format: cli.output, headers: !cli.no_headers, quiet: cli.quiet };

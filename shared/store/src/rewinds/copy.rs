@@ -3,6 +3,7 @@
 use super::Rewind;
 use crate::Error;
 use crate::relay::{self, StoredRewind};
+use laneway_lane::rewind;
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, Record};
 use sqlx::{Connection, PgConnection};
 use std::collections::HashMap;
@@ -55,18 +56,27 @@ pub(super) async fn number(
     .fetch_all(&mut *connection)
     .await
     .map_err(Error::doing("numbering rewinds"))?;
-    let mut numbers: HashMap<(Uuid, Uuid), u32> = known
+    let numbers: HashMap<(Uuid, Uuid), u32> = known
         .into_iter()
         .map(|(event, endpoint, number)| ((event, endpoint), u32::try_from(number).unwrap_or(0)))
         .collect();
-    let new = originals.iter().map(|original| {
-        let key = (original.event.as_uuid(), original.endpoint.as_uuid());
-        let number = numbers.entry(key).or_insert(0);
-        *number += 1;
-        let (event, endpoint) = (original.event, original.endpoint);
-        let delivery = DeliveryId::derive(event, endpoint, *number, rewind.id.as_uuid());
-        let mode = original.mode.unwrap_or(LaneMode::User);
-        (event, relay::Rewind { delivery, endpoint, mode, number: *number, of: original.of })
+    let last = |event: EventId, endpoint: EndpointId| {
+        numbers.get(&(event.as_uuid(), endpoint.as_uuid())).copied().unwrap_or(0)
+    };
+    let plain: Vec<rewind::Original> = originals
+        .iter()
+        .map(|&Original { event, endpoint, of, .. }| rewind::Original {
+            event,
+            endpoint,
+            delivery: of,
+        })
+        .collect();
+    let repeats = rewind::number(rewind.id, &plain, last);
+    let new = originals.iter().zip(repeats).map(|(original, repeat)| {
+        let &Original { event, endpoint, of, mode } = original;
+        let mode = mode.unwrap_or(LaneMode::User);
+        let rewind::Repeat { delivery, number } = repeat;
+        (event, relay::Rewind { delivery, endpoint, mode, number, of })
     });
     Ok(new.collect())
 }

@@ -7,7 +7,8 @@ use crate::delivery::value::stored;
 use crate::erasures::erasure_keeps_out;
 use crate::{Error, Pool};
 use bytes::Bytes;
-use laneway_wire::{DeliveryId, EventId, LaneMode, Record, TenantId};
+use laneway_lane::rewind::{self, Found};
+use laneway_wire::{DeliveryId, EndpointId, EventId, LaneMode, Record, TenantId};
 use sqlx::{PgConnection, Row};
 use std::collections::HashSet;
 use uuid::Uuid;
@@ -248,13 +249,6 @@ async fn full(
     Ok(full.into_iter().collect())
 }
 
-/// A dead letter that is meant.
-struct Found {
-    place: i64,
-    delivery: Uuid,
-    endpoint: Uuid,
-}
-
 /// The next dead letters that are meant, not locked, and whether they are the last.
 async fn meant(
     connection: &mut PgConnection,
@@ -283,15 +277,17 @@ async fn meant(
         .map_err(Error::doing("looking for dead letters of a command"))?;
     let total = rows.first().map_or(0, |row| row.3);
     let last = total < ROWS && i64::try_from(rows.len()).is_ok_and(|found| found == total);
-    let found =
-        rows.into_iter().map(|(place, delivery, endpoint, _)| Found { place, delivery, endpoint });
+    let found = rows.into_iter().map(|(place, delivery, endpoint, _)| Found {
+        place,
+        delivery: DeliveryId::from_uuid(delivery),
+        endpoint: EndpointId::from_uuid(endpoint),
+    });
     Ok((found.collect(), last))
 }
 
-/// A page's end: what was found, of which so many were done and these set aside.
-fn page(found: &[Found], last: bool, done: usize, aside: Aside) -> Page {
-    let position = found.last().map(|found| found.place).filter(|_| !last);
-    let skipped = (found.len() as u64).saturating_sub(done as u64).saturating_sub(aside.count);
+/// A page's end: of what was looked at, so many were done and these set aside; it goes on behind `position`.
+fn page(looked_at: usize, position: Option<i64>, done: usize, aside: Aside) -> Page {
+    let skipped = (looked_at as u64).saturating_sub(done as u64).saturating_sub(aside.count);
     Page { done: done as u64, skipped, aside, position }
 }
 
@@ -302,7 +298,8 @@ async fn discard_page(
     until: i64,
 ) -> Result<Page, Error> {
     let (found, last) = meant(connection, rewind, position, until).await?;
-    let ids: Vec<Uuid> = found.iter().map(|found| found.delivery).collect();
+    let ids: Vec<Uuid> = found.iter().map(|found| found.delivery.as_uuid()).collect();
+    let position = rewind::page(&found, last, |_| false).and_then(|page| page.position);
     let done = sqlx::query(
         "UPDATE laneway_control.dead_letters SET state = 'discarded', rewind_id = $2, closed_at = now() \
          WHERE tenant_id = $1 AND state = 'open' AND delivery_id = ANY($3)",
@@ -314,7 +311,7 @@ async fn discard_page(
     .await
     .map_err(Error::doing("discarding dead letters"))?;
     let done = usize::try_from(done.rows_affected()).unwrap_or(found.len());
-    Ok(page(&found, last, done, Aside::default()))
+    Ok(page(found.len(), position, done, Aside::default()))
 }
 
 /// `None`: the endpoint of the next dead letter has too much that is not settled.
@@ -325,17 +322,15 @@ async fn rewind_page(
     until: i64,
 ) -> Result<Option<Page>, Error> {
     const DOING: &str = "rewinding dead letters";
-    let (mut found, mut last) = meant(connection, rewind, position, until).await?;
-    let endpoints: HashSet<Uuid> = found.iter().map(|found| found.endpoint).collect();
+    let (found, last) = meant(connection, rewind, position, until).await?;
+    let endpoints: HashSet<Uuid> = found.iter().map(|found| found.endpoint.as_uuid()).collect();
     let full = full(connection, rewind.tenant, &endpoints).await?;
-    if let Some(end) = found.iter().position(|found| full.contains(&found.endpoint)) {
-        if end == 0 {
-            return Ok(None);
-        }
-        found.truncate(end);
-        last = false;
-    }
-    let ids: Vec<Uuid> = found.iter().map(|found| found.delivery).collect();
+    let Some(rewind::Page { take, position }) =
+        rewind::page(&found, last, |endpoint| full.contains(&endpoint.as_uuid()))
+    else {
+        return Ok(None);
+    };
+    let ids: Vec<Uuid> = found[..take].iter().map(|found| found.delivery.as_uuid()).collect();
     // Looked at again under the lock: another command may have been first.
     let rows: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(
         "SELECT delivery_id, record FROM laneway_control.dead_letters \
@@ -379,7 +374,7 @@ async fn rewind_page(
     .execute(connection)
     .await
     .map_err(Error::doing(DOING))?;
-    Ok(Some(page(&found, last, written.len(), aside)))
+    Ok(Some(page(take, position, written.len(), aside)))
 }
 
 /// A page of the log: its rows are looked at in the order of their ids, those of the project whose delivery to the

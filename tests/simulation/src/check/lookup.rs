@@ -5,7 +5,7 @@ use crate::book::Book;
 use crate::event::{Event, Outcome, Policy, Time, Word, Write};
 use crate::plan::{ASK_GRACE, MAX_SKEW};
 
-/// I12: one effect for each key, and at most one held unknown in a lane, its head.
+/// I12: one effect for each key, however often it is sent again, and at most one held unknown in a lane, its head.
 #[derive(Debug)]
 pub(super) struct OneEffect;
 
@@ -19,7 +19,7 @@ impl Checker for OneEffect {
             Event::Worked { request, delivery, late: false } => {
                 let story = book.story(*delivery);
                 let asked = book.policies[story.endpoint as usize] == Policy::Lookup;
-                if asked && story.effects > 0 {
+                if asked && book.key(*delivery).effects > 0 {
                     return Err(format!(
                         "request {request} does the work of delivery {delivery} again"
                     ));
@@ -91,6 +91,7 @@ impl Checker for Verdicts {
                         if story.held { "is" } else { "is not" }
                     ));
                 }
+                let story = book.key(*delivery);
                 match verdict {
                     Word::Delivered if story.effects + story.late_effects == 0 => {
                         Err(format!("delivery {delivery} was not done and is said to be"))
@@ -103,8 +104,10 @@ impl Checker for Verdicts {
             }
             Event::Over { drained: true, .. } => {
                 let idle = book.deliveries.iter().position(|story| {
-                    let ended =
-                        matches!(story.outcome, Some(Outcome::Delivered | Outcome::Rejected));
+                    let ended = matches!(
+                        story.outcome,
+                        Some(Outcome::Delivered | Outcome::Rejected | Outcome::GivenUp)
+                    );
                     let asked = book.policies[story.endpoint as usize] == Policy::Lookup;
                     let last = story.last_request.map(|last| book.trips[last as usize].began);
                     let later = story.by_word.then_some(story.answer).flatten();

@@ -86,7 +86,7 @@ impl World {
         let verdict = if self.strikes(Fault::Authority, 25) {
             // Down, in progress, or nothing that makes sense.
             self.slips(Slip::GuessedWhenDown).then_some(Verdict::NotApplied)
-        } else if self.desk.done.contains_key(&delivery) {
+        } else if self.desk.done.contains_key(&self.rewinds.first(delivery)) {
             Some(Verdict::Delivered)
         } else {
             Some(Verdict::NotApplied)
@@ -151,7 +151,8 @@ impl World {
         let delivery = travel.delivery;
         // Frozen between the look at the lease and the first byte for longer than the grace: a known limit.
         let late = self.now > travel.deadline + ASK_GRACE - 2 * MAX_SKEW;
-        *self.desk.done.entry(delivery).or_default() += 1;
+        let key = self.rewinds.first(delivery);
+        *self.desk.done.entry(key).or_default() += 1;
         self.log(Event::Worked { request, delivery, late });
     }
 

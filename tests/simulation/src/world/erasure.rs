@@ -21,7 +21,7 @@ pub(crate) struct Erasure {
 impl World {
     /// Somebody wants erased what a user has said so far.
     pub(crate) fn erase(&mut self) {
-        if self.store.deliveries.is_empty() || self.is_store_away() {
+        if self.store.deliveries.is_empty() || self.is_store_away() || self.is_rewinding() {
             return;
         }
         let info = &self.store.deliveries[self.later.index(self.store.deliveries.len())];
@@ -34,6 +34,7 @@ impl World {
         // What is written in this very moment is not before it.
         let before = Timestamp(self.now);
         self.log(Event::ErasureBegan { lane, before: before.0 });
+        self.store.erase_dead(lane, before);
         self.at(self.now + 1, Happening::Erase(Erasure { lane, partition, before, end: None }));
     }
 
@@ -61,6 +62,7 @@ impl World {
                         self.command_erasure(delivery, before);
                     }
                     if passed && waits.is_none() && !open {
+                        self.store.erase_dead(lane, before);
                         self.erasures -= 1;
                         self.log(Event::ErasureDone { lane, before: before.0 });
                         return;

@@ -10,6 +10,7 @@ impl World {
         self.phase = Phase::Healed;
         (self.store_slow_until, self.store_away_until) = (0, 0);
         self.make_topic();
+        self.resume_rewinds();
         for instance in 0..self.processes.len() {
             let process = &mut self.processes[instance];
             (process.crash_at_step, process.crash_at_commit) = (false, false);
@@ -61,7 +62,7 @@ impl World {
         let lag = lag as i64;
         if self.phase == Phase::Healed {
             let blocked = self.blocked();
-            let open = (0..self.made).any(|delivery| {
+            let open = (0..self.store.deliveries.len() as u32).any(|delivery| {
                 let lane = self.store.deliveries[delivery as usize].lane;
                 !self.store.is_settled(delivery) && blocked.binary_search(&lane).is_err()
             });
@@ -74,9 +75,10 @@ impl World {
         } else {
             self.resolve_all();
             let commands = self.store.commands.iter().filter(|command| !command.done).count();
-            let settled = self.store.settled_count() == self.made as usize;
+            let settled = self.store.settled_count() == self.store.deliveries.len();
             let (parked, intents) = (self.store.parked_count(), self.store.intent_count());
             let drained = self.is_erased()
+                && self.is_rewound()
                 && done
                 && settled
                 && lag == 0

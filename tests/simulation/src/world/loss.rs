@@ -106,6 +106,7 @@ impl World {
     /// Whether the relay has published all rows there are, in the present generation.
     pub(super) fn is_published(&self) -> bool {
         !self.kafka.gone
+            && self.rewinds.is_published()
             && self.kafka.topic_id == self.store.topology.topic_id
             && self.kafka.shards.iter().all(|shard| {
                 shard.cursor == shard.outbox.len()

@@ -69,9 +69,9 @@ impl World {
         if !self.publishes(plan.endpoint) {
             return; // its relay has to look first
         }
-        let index = self.made;
+        let (index, made) = (self.store.deliveries.len() as Delivery, self.made);
         self.made += 1;
-        let time = 1_000 + u128::from(index);
+        let time = 1_000 + u128::from(made);
         let event =
             EventId::from_uuid(Uuid::from_u128((time << 80) | (7 << 76) | (2 << 62) | time));
         let endpoint = self.store.endpoints[plan.endpoint].1.id;
@@ -95,7 +95,7 @@ impl World {
                 headers: Vec::new(),
                 traceparent: None,
                 source: "app".into(),
-                row: i64::from(index),
+                row: i64::from(made),
                 created_at: Timestamp(self.now),
                 replay: 0,
                 replay_of: None,

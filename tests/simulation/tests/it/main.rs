@@ -12,8 +12,8 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// P1–P10, P13 (design section 1) and I1–I5, I9, I10, I12, I16, I17, I18, I22, I46, I47 over crashes between any two
-/// effects, torn groups, rebalances, zombies and all that [`laneway_simulation::plan::Fault`] lists.
+/// P1–P10, P13 (design section 1), B7, C17 and I1–I5, I9, I10, I12–I14, I16–I18, I22, I31–I33, I46, I47 over crashes
+/// between any two effects, torn groups, rebalances, zombies and all that [`laneway_simulation::plan::Fault`] lists.
 #[test]
 fn fixed_seeds_break_no_promise() {
     let total = run::many(0, FIXED, threads(), 5, None);
