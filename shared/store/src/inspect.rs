@@ -285,9 +285,10 @@ pub async fn unknown_resolve(
     // The lane's row is locked, so that two people cannot write two verdicts. What was written by who had the lock before is
     // seen by a statement that begins under it, and by no other.
     let found = sqlx::query(
-        "SELECT l.tenant_id, l.lane, l.bucket FROM laneway_control.parked_lanes l WHERE l.unknown AND $1 = (SELECT e.delivery_id \
-           FROM laneway_control.parked_events e WHERE e.lane = l.lane \
-           ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) AND ($2::uuid IS NULL OR l.tenant_id = $2) \
+        "SELECT l.tenant_id, l.lane, l.bucket, h.attempts FROM laneway_control.parked_lanes l CROSS JOIN LATERAL ( \
+           SELECT e.delivery_id, e.attempts FROM laneway_control.parked_events e WHERE e.lane = l.lane \
+           ORDER BY e.generation, e.moves, e.log_offset LIMIT 1) h \
+         WHERE l.unknown AND h.delivery_id = $1 AND ($2::uuid IS NULL OR l.tenant_id = $2) \
          FOR NO KEY UPDATE OF l",
     )
     .bind(delivery.as_uuid())
@@ -296,10 +297,10 @@ pub async fn unknown_resolve(
     .await
     .map_err(Error::doing(DOING))?;
     let Some(row) = found else { return Ok(Resolve::NotUnknown) };
-    let read = || -> Result<(Uuid, Vec<u8>, i16), sqlx::Error> {
-        Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+    let read = || -> Result<(Uuid, Vec<u8>, i16, i32), sqlx::Error> {
+        Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
     };
-    let (tenant, lane, bucket) = read().map_err(Error::doing(DOING))?;
+    let (tenant, lane, bucket, attempts) = read().map_err(Error::doing(DOING))?;
     let waiting: Option<i64> = sqlx::query_scalar(
         "SELECT command_id FROM laneway_control.commands \
          WHERE bucket = $1 AND delivery_id = $2 AND applied_at IS NULL LIMIT 1",
@@ -312,10 +313,10 @@ pub async fn unknown_resolve(
     if let Some(waiting) = waiting {
         return Ok(Resolve::Waiting(waiting));
     }
-    let place = (lane.as_slice(), bucket);
     let tenant = TenantId::from_uuid(tenant);
+    let about = About { delivery, attempts, lane: &lane, bucket };
     let (command, created_at) =
-        command_insert(&mut transaction, tenant, delivery, place, verdict, reason, actor).await?;
+        command_insert(&mut transaction, tenant, about, verdict, reason, actor).await?;
     transaction.commit().await.map_err(Error::doing(DOING))?;
     Ok(Resolve::Written(Resolution {
         command,
@@ -327,27 +328,37 @@ pub async fn unknown_resolve(
     }))
 }
 
-/// Writes a command on a delivery of the lane and bucket `place`, and its audit entry.
+/// What is held: an attempt of a delivery, in its lane. Who has the lane's row knows it, or what it was before; a word on
+/// what it was is refused by the owner.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    pub(crate) delivery: DeliveryId,
+    pub(crate) attempts: i32,
+    pub(crate) lane: &'a [u8],
+    pub(crate) bucket: i16,
+}
+
+/// Writes a command on what is held, and its audit entry.
 pub(crate) async fn command_insert(
     connection: &mut PgConnection,
     tenant: TenantId,
-    delivery: DeliveryId,
-    place: (&[u8], i16),
+    about: About<'_>,
     verdict: Verdict,
     reason: &str,
     actor: &str,
 ) -> Result<(i64, Timestamp), Error> {
     const DOING: &str = "writing a command";
-    let (tenant, (lane, bucket)) = (tenant.as_uuid(), place);
+    let tenant = tenant.as_uuid();
     let word = verdict.as_str();
     let (command, created_at): (i64, DateTime<Utc>) = sqlx::query_as(
-        "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, verdict, reason, actor) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING command_id, created_at",
+        "INSERT INTO laneway_control.commands (tenant_id, delivery_id, lane, bucket, attempts, verdict, reason, actor) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING command_id, created_at",
     )
     .bind(tenant)
-    .bind(delivery.as_uuid())
-    .bind(lane)
-    .bind(bucket)
+    .bind(about.delivery.as_uuid())
+    .bind(about.lane)
+    .bind(about.bucket)
+    .bind(about.attempts)
     .bind(word)
     .bind(reason)
     .bind(actor)
@@ -360,7 +371,7 @@ pub(crate) async fn command_insert(
     )
     .bind(tenant)
     .bind(actor)
-    .bind(delivery.to_string())
+    .bind(about.delivery.to_string())
     .bind(word)
     .bind(reason)
     .execute(connection)

@@ -12,7 +12,7 @@
 
 use crate::authorities::Stored;
 use crate::delivery::value::{count, millis, uncount};
-use crate::inspect::{Verdict, command_insert};
+use crate::inspect::{About, Verdict, command_insert};
 use crate::{Error, Pool};
 use laneway_wire::authority::Answer;
 use laneway_wire::{DeliveryId, EndpointId, EventId, LaneId, TenantId};
@@ -270,16 +270,13 @@ pub async fn lookup_settle(
         return Ok(Settled::Stale);
     }
     let reason = format!("the authority said {}: {detail}", answer.as_str());
-    command_insert(
-        &mut transaction,
-        lookup.tenant,
-        lookup.delivery,
-        (lookup.lane.as_bytes().as_slice(), bucket),
-        verdict,
-        &reason,
-        ACTOR,
-    )
-    .await?;
+    let about = About {
+        delivery: lookup.delivery,
+        attempts: count(lookup.attempts),
+        lane: lookup.lane.as_bytes().as_slice(),
+        bucket,
+    };
+    command_insert(&mut transaction, lookup.tenant, about, verdict, &reason, ACTOR).await?;
     transaction.commit().await.map_err(Error::doing(DOING))?;
     Ok(Settled::Commanded)
 }

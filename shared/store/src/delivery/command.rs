@@ -41,7 +41,7 @@ pub async fn commands_open(
          JOIN laneway_control.bucket_map m ON m.bucket = c.bucket AND m.partition = ANY($1) \
          LEFT JOIN laneway_control.parked_lanes l ON l.lane = c.lane AND l.unknown \
          LEFT JOIN laneway_control.parked_events e ON e.bucket = c.bucket AND e.delivery_id = c.delivery_id \
-           AND e.lane = l.lane AND NOT EXISTS (SELECT FROM laneway_control.parked_events b WHERE b.lane = l.lane \
+           AND e.lane = l.lane AND coalesce(c.attempts, e.attempts) = e.attempts AND NOT EXISTS (SELECT FROM laneway_control.parked_events b WHERE b.lane = l.lane \
              AND (b.generation, b.moves, b.log_offset) < (e.generation, e.moves, e.log_offset)) \
          WHERE c.applied_at IS NULL AND c.command_id <> ALL($3) ORDER BY c.command_id LIMIT $2",
     )

@@ -219,7 +219,7 @@ impl Task {
             Phase::Marked(sending) => self.begin_sending(world, at, sending),
             Phase::Send(sending) => self.send(world, at, sending),
             Phase::Marks(sending) => self.raise_marks(world, at, sending),
-            Phase::Save(sending) => return self.save(world, sending),
+            Phase::Save(sending) => return self.save(world, &sending),
             Phase::Reopen(entry) => {
                 if !world.database.batch_reopen(shard, token, entry) {
                     return self.fenced(world);
@@ -317,7 +317,7 @@ impl Task {
         sending.push(world, at, self.generation);
         if world.slip == Some(Slip::SavedBeforeAcked) && sending.held.is_empty() {
             // What follows is as if all had been acknowledged.
-            self.save(world, sending);
+            self.save(world, &sending);
             return;
         }
         self.phase = Phase::Send(sending);
@@ -392,7 +392,7 @@ impl Task {
     }
 
     /// Moves the cursor behind the page, or marks held rows as published.
-    fn save(&mut self, world: &mut World, sending: Box<Sending>) -> Goes {
+    fn save(&mut self, world: &mut World, sending: &Sending) -> Goes {
         let (shard, token) = (self.shard, self.token);
         let (entry, generation) = (self.cursor.entry, self.generation);
         let known = self.acks.take_if(|acks| acks.entry == entry && acks.generation == generation);

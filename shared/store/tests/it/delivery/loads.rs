@@ -7,6 +7,7 @@ use laneway_store::delivery::{
     commands_open, parked_due_load, parked_expired_load, parked_lanes_read, parked_page_load,
     waiting_read,
 };
+use laneway_store::inspect::{Resolve, Verdict, unknown_resolve};
 use laneway_testkit::sql;
 use laneway_wire::{Record, Timestamp};
 use std::collections::HashSet;
@@ -184,6 +185,25 @@ async fn a_command_comes_with_its_unknown_head_or_without() {
     assert_eq!(more[0].lane, lane(&other), "what waits keeps none from being read");
     let none = commands_open(&world.pool, &[], &[], 10).await.unwrap();
     assert!(none.is_empty());
+}
+
+/// A word that was said of one attempt says nothing of the next, though that may have become an unknown as well (P6).
+#[tokio::test]
+async fn a_word_on_an_attempt_is_not_taken_for_one_on_a_later_attempt() {
+    let world = World::new().await;
+    let held = world.record(1, "a");
+    world.settle(&[park_due(&held, 1, NOW, true)]).await;
+    let delivery = held.head.delivery_id();
+    let written =
+        unknown_resolve(&world.pool, None, delivery, Verdict::Delivered, "seen", "ann").await;
+    assert!(matches!(written.unwrap(), Resolve::Written(_)));
+    let head =
+        || async { commands_open(&world.pool, &[0, 1], &[], 10).await.unwrap().remove(0).head };
+    assert!(head().await.is_some(), "it is about what is held");
+    sql(&world.url, "UPDATE laneway_control.parked_events SET attempts = attempts + 1")
+        .await
+        .unwrap();
+    assert!(head().await.is_none(), "another attempt is held");
 }
 
 #[tokio::test]
