@@ -343,7 +343,8 @@ impl World {
         }
         self.faults += 1;
         let way = self.later.range(0, 4);
-        match if self.plan.hasty { way % 4 } else { way } {
+        let way = if self.plan.hasty { way % 4 } else { way };
+        match way {
             0 => {
                 if self.plan.hasty {
                     // Acknowledged and read by nobody.
