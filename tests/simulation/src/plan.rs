@@ -267,7 +267,10 @@ impl Plan {
                 keyed: !rng.chance(8),
                 bad: (rng.chance(25) && has(Fault::BadLane)).then(|| {
                     let from = rng.range(0, heal_at);
-                    (from, if rng.chance(40) { i64::MAX } else { rng.range(from, heal_at) })
+                    // An endpoint that is forever half bad flaps, and gets on by one event in the life of a view:
+                    // not where a view lives long.
+                    let forever = if hasty { heal_at } else { i64::MAX };
+                    (from, if rng.chance(40) { forever } else { rng.range(from, heal_at) })
                 }),
             })
             .collect();

@@ -8,7 +8,9 @@ use laneway_lane::EndpointState;
 impl World {
     pub(super) fn heal(&mut self) {
         self.phase = Phase::Healed;
-        (self.store_slow_until, self.store_away_until) = (0, 0);
+        self.store_slow_until = 0;
+        // Its time says which server it is: what was open at the one before does not come back.
+        self.store_away_until = self.store_away_until.min(self.now);
         self.make_topic();
         self.resume_rewinds();
         for instance in 0..self.processes.len() {
