@@ -2,6 +2,7 @@
 
 use crate::output::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use laneway_store::dead_letters::CAUSES;
 use laneway_wire::{DeliveryId, EndpointId, ErasureId, TenantId};
 use std::path::PathBuf;
 
@@ -383,8 +384,8 @@ pub(crate) struct DeadFilter {
     /// Of this event type; `order.*` is everything below `order`.
     #[arg(long = "event-type", value_name = "TYPE")]
     pub(crate) event_type: Option<String>,
-    /// Given up for this: `rejected`, `expired`, `unknown` or `erased`.
-    #[arg(long, value_name = "CAUSE")]
+    /// Given up for this.
+    #[arg(long, value_name = "CAUSE", value_parser = clap::builder::PossibleValuesParser::new(CAUSES))]
     pub(crate) cause: Option<String>,
     /// Given up at this time (RFC 3339) or later, or within this span, e.g. `2h`.
     #[arg(long, value_name = "TIME")]

@@ -16,6 +16,14 @@ use uuid::Uuid;
 /// Rows of a list at most.
 pub const MAX_LIMIT: u16 = 10_000;
 
+/// Why deliveries are given up.
+pub const CAUSES: [&str; 4] = ["rejected", "expired", "unknown", "erased"];
+
+/// `text` if it is one of [`CAUSES`].
+pub fn cause(text: &str) -> Option<String> {
+    CAUSES.contains(&text).then(|| text.to_owned())
+}
+
 /// Which dead letters are meant; what is not set selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -35,7 +43,7 @@ pub struct Selection {
     /// Of this type; `prefix.*` is everything below the prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
-    /// Given up for this: `rejected`, `expired`, `unknown`, `erased`.
+    /// Given up for this, one of [`CAUSES`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Given up at this time or later.
@@ -44,6 +52,13 @@ pub struct Selection {
     /// Given up before this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+}
+
+impl Selection {
+    /// Whether its times leave nothing between them: a mistake, which would look like "none".
+    pub fn is_backwards(&self) -> bool {
+        self.since.zip(self.until).is_some_and(|(since, until)| until <= since)
+    }
 }
 
 /// Gives dead letters without a user key (of endpoints that order nothing, whose records have none) that of their event,

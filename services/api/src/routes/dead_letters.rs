@@ -4,7 +4,7 @@ use super::{PageOf, page_of, rfc3339};
 use crate::access::{Access, DeliveriesRead};
 use crate::app::App;
 use crate::problem::{self, Document, Problem};
-use crate::query::Query;
+use crate::query::{self, Query};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -188,16 +188,20 @@ fn whole(
 /// The filters of a list.
 fn selection(query: &mut Query) -> Result<Selection, Problem> {
     let id = "id_not_valid";
-    Ok(Selection {
+    let selection = Selection {
         deliveries: None,
         endpoint: query.parsed("endpointId", id, |text| text.parse().ok())?,
         lane: query.parsed("lane", id, |text| text.parse().ok())?,
         user_key: query.parsed("key", "text_not_valid", super::storable)?,
         event_type: query.parsed("eventType", "text_not_valid", super::storable)?,
-        cause: query.parsed("cause", "text_not_valid", super::storable)?,
+        cause: query.parsed("cause", "text_not_valid", store::cause)?,
         since: query.parsed("since", "time_not_valid", super::timestamp)?,
         until: query.parsed("until", "time_not_valid", super::timestamp)?,
-    })
+    };
+    match selection.is_backwards() {
+        true => Err(query::not_valid("until", "time_not_valid", "it is not after `since`")),
+        false => Ok(selection),
+    }
 }
 
 impl From<store::DeadLetter> for DeadLetter {

@@ -11,7 +11,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use laneway_store::dead_letters::Selection;
+use laneway_store::dead_letters::{Selection, cause};
 use laneway_store::endpoints::endpoint_get;
 use laneway_store::idempotency::{Answer, Work};
 use laneway_store::rewinds::{
@@ -380,12 +380,15 @@ fn read(body: &[u8]) -> Result<Asked, Problem> {
         lane: fields.choice("lane", "lanes' ids", |text| text.parse().ok()),
         user_key: fields.choice("key", "texts without NUL", super::storable),
         event_type: fields.choice("eventType", "event types", super::storable),
-        cause: fields.choice("cause", "rejected, expired, unknown, erased", super::storable),
+        cause: fields.choice("cause", "rejected, expired, unknown, erased", cause),
         since: fields.choice("since", "RFC 3339 times", super::timestamp),
         until: fields.choice("until", "RFC 3339 times", super::timestamp),
     };
     if action.is_none() {
         fields.missing("action");
+    }
+    if selection.is_backwards() {
+        fields.error("until", "out_of_range", "it is not after `since`: nothing can be meant");
     }
     if action == Some(Action::Replay) {
         let Selection { deliveries, endpoint, lane, user_key, event_type: _, cause, since, until } =

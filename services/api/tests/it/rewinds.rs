@@ -45,9 +45,16 @@ async fn dead_letters_are_listed_by_filter_in_pages_and_shown() {
         let found = api.get(&tenant, &format!("dead-letters?{filter}")).await.json();
         assert_eq!(listed(&found).len(), wanted, "{filter}");
     }
-    for bad in
-        ["since=yesterday", "lane=xyz", "state=gone", "endpointId=evt_1", "colour=red", "key=%00"]
-    {
+    for bad in [
+        "since=yesterday",
+        "lane=xyz",
+        "state=gone",
+        "endpointId=evt_1",
+        "colour=red",
+        "key=%00",
+        "cause=expird",
+        "since=2020-01-02T00:00:00Z&until=2020-01-01T00:00:00Z",
+    ] {
         let answer = api.get(&tenant, &format!("dead-letters?{bad}")).await;
         assert_eq!(answer.problem(), "parameter_not_valid", "{bad}");
     }

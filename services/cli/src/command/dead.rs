@@ -350,7 +350,12 @@ async fn selection(pool: &Pool, filter: DeadFilter) -> Result<Selection> {
         None => None,
     };
     let deliveries = (!deliveries.is_empty()).then_some(deliveries);
-    Ok(Selection { deliveries, endpoint, lane, user_key: key, event_type, cause, since, until })
+    let selection =
+        Selection { deliveries, endpoint, lane, user_key: key, event_type, cause, since, until };
+    if selection.is_backwards() {
+        return Err(Failure::new(ExitCode::Usage, "--until is not after --since"));
+    }
+    Ok(selection)
 }
 
 /// On the database's clock.

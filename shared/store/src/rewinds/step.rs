@@ -167,7 +167,10 @@ async fn step(pool: &Pool, begun: &mut Option<Rewind>) -> Result<Turn, Error> {
         return Ok(Turn::Waits);
     };
     let row = sqlx::query(concat!(
-        "UPDATE laneway_control.rewinds AS r SET done = done + $3, skipped = skipped + $4, set_aside = set_aside + $6, \
+        // What others were first to take before this one came to look is skipped as well: known by what was counted.
+        "UPDATE laneway_control.rewinds AS r SET done = done + $3, set_aside = set_aside + $6, \
+           skipped = greatest(skipped + $4, CASE WHEN $5 IS NULL AND action <> 'replay' \
+             THEN matched - done - $3 - set_aside - $6 END), \
            example = coalesce(example, $7), position = coalesce($5, until), updated_at = clock_timestamp(), \
            error = NULL, waits = NULL, retry_at = NULL, \
            state = CASE WHEN $5 IS NULL THEN 'done' ELSE state END, \

@@ -310,6 +310,27 @@ async fn a_command_is_paused_resumed_and_ended_by_a_person() {
     assert_eq!(world.value(audit).await, "rewind.pause rewind.resume rewind.cancel");
 }
 
+/// What is counted adds up, though another command was first while this one stood still.
+#[tokio::test]
+async fn what_another_command_took_meanwhile_is_skipped() {
+    let world = world().await;
+    dead(&world, 9).await;
+    let first = command(&world, Action::Rewind, &all()).await;
+    let to = async |state| {
+        let mut work = Work::begin(&world.pool, tenant(&world)).await.unwrap();
+        rewind_change(&mut work, first.id, state, "bob", "wait").await.unwrap();
+        work.commit(&Answer { status: 200, body: vec![] }, None).await.unwrap();
+    };
+    to(State::Paused).await;
+    let second = command(&world, Action::Discard, &all()).await;
+    work_off(&world).await;
+    to(State::Running).await;
+    work_off(&world).await;
+    let (first, second) = (now(&world, &first).await, now(&world, &second).await);
+    assert_eq!((second.state, second.done, second.skipped), (State::Done, 9, 0));
+    assert_eq!((first.state, first.done, first.skipped), (State::Done, 0, 9));
+}
+
 /// Settles an event of the outbox as delivered.
 async fn delivered(world: &World, row: &OutboxRow) {
     let mut record = Record::clone(&world.record(1, "k"));
