@@ -146,10 +146,13 @@ impl Faults {
         let (from, to, exact) = (repeat.answered_ns, repeat.read_ns, self.exact);
         let endpoint = repeat.lane.0;
         match fault.effect {
-            // The connection of the answer was the dead process's: it carries nothing after. What was older than a lease
-            // had been recorded, or the lease was lost.
+            // The connection of the answer was the dead process's: it carries nothing after. It had recorded what it was
+            // told a second before, if nothing held that up; what was older than a lease it had in any case, or had lost
+            // the lease.
             Effect::Kill => {
-                (repeat.asked_ns - exact..=from + self.after + exact).contains(&fault.start)
+                let recorded =
+                    from + if self.hold_up_records(from) { self.after } else { RECORDED_NS };
+                (repeat.asked_ns - exact..=recorded + exact).contains(&fault.start)
                     && fault.start <= to
                     && repeat.conn_last_ns <= fault.start + exact
             }
@@ -183,6 +186,14 @@ impl Faults {
             }
             Effect::Other => false,
         }
+    }
+
+    /// Whether something held up the record of what was answered at `from`.
+    fn hold_up_records(&self, from: i64) -> bool {
+        self.all.iter().any(|fault| {
+            matches!(fault.effect, Effect::Pause { .. } | Effect::Store)
+                && fault.overlaps(from - self.exact, from + RECORDED_NS + self.exact)
+        })
     }
 
     /// Those that held up an owner of this lane that another has replaced, and by which something may be sent now that it

@@ -241,6 +241,9 @@ impl World {
             Ok(())
         })?;
         self.rows.sort_unstable_by_key(|row| row.id);
+        if let Some([one, _]) = self.rows.array_windows().find(|[one, next]| one.id == next.id) {
+            bail!("row {} stands there twice", one.id);
+        }
         self.rows.shrink_to_fit();
         Ok(())
     }

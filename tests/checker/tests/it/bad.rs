@@ -181,7 +181,21 @@ fn i3_a_second_repeat_needs_a_second_kill() {
     // A second one before the second answer lost the first answer, not that one.
     h.fault("kill", "deliver-3", 4_000, 4_100);
     h.assert_bad("I3");
+    // Nor one long after it: it was recorded by then.
     h.fault("kill", "deliver-2", 8_000, 8_100);
+    h.assert_bad("I3");
+    h.fault("kill", "deliver-2", 5_900, 8_100);
+    h.assert_good();
+}
+
+#[test]
+fn i3_a_kill_long_after_the_answer_explains_it_only_if_the_record_was_held_up() {
+    let mut h = good();
+    h.fault("kill", "deliver-1", 4_000, 4_100);
+    h.request(3, 1, 2, 9_000);
+    h.response(3, 200, 2, 9_001);
+    h.assert_bad("I3");
+    h.fault("throttle", "deliver-1", 500, 2_000);
     h.assert_good();
 }
 
