@@ -76,7 +76,7 @@ impl Checker for NothingLost {
 pub(super) struct Bounds {
     limits: Limits,
     max_payload: u64,
-    /// Each may have one probe's head loaded beside.
+    /// Each may have heads of probes loaded beside.
     endpoints: u32,
 }
 
@@ -97,8 +97,10 @@ impl Checker for Bounds {
 
     fn look(&mut self, _book: &Book, _at: Time, event: &Event) -> Result<(), String> {
         let Event::Gauge { instance, gauges } = event else { return Ok(()) };
-        // One event goes over the edge, and each probe or command may bring one more.
-        let bytes = self.limits.loaded_bytes + self.max_payload * (1 + u64::from(self.endpoints));
+        // One event goes over the edge; of each endpoint a probe brings one more, and stays until its end is recorded, which
+        // the next one does not wait for.
+        let over = 1 + 2 * u64::from(self.endpoints);
+        let bytes = self.limits.loaded_bytes + self.max_payload * over;
         if gauges.in_flight > self.limits.max_in_flight
             || gauges.loaded_lanes > self.limits.loaded_lanes + self.endpoints
             || gauges.loaded_bytes > bytes
