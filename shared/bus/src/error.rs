@@ -87,8 +87,8 @@ impl BusError {
         )
     }
 
-    /// The record was thrown out of the queue by [`Producer::purge`](crate::Producer::purge); an earlier failure is
-    /// the reason.
+    /// The record was thrown out by [`Producer::purge_queued`](crate::Producer::purge_queued); an earlier failure is the
+    /// reason.
     pub fn is_purged(&self) -> bool {
         matches!(self.code(), Some(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight))
     }

@@ -2,8 +2,8 @@
 //!
 //! Idempotent and `acks=all`: within a partition the log has what was sent, in the order it was sent, once, as long as
 //! no record fails. There is no time limit for a record, which could leave a gap: a broker that is away is waited for.
-//! Whoever sees a failure purges the queue and starts again from the stored cursor; then a gap is impossible with
-//! several records under way too.
+//! Whoever sees a failure takes a new producer, purges the old one's queue and starts again from the stored cursor; then a
+//! gap is impossible with several records under way too.
 
 use std::fmt;
 use std::future::Future;
@@ -262,13 +262,8 @@ impl Producer {
         }
     }
 
-    /// Throws out everything that is queued or on the wire; each of these records fails with
-    /// [`BusError::is_purged`], though one on the wire may still be written. The next records take a new sequence.
-    pub fn purge(&self) {
-        self.client.purge(PurgeConfig::default().queue().inflight());
-    }
-
-    /// Throws out what is queued and not yet on the wire, and lets what is on the wire be answered.
+    /// Throws out what is queued and not yet on the wire, each of these records fails with [`BusError::is_purged`], and
+    /// lets what is on the wire be answered.
     pub fn purge_queued(&self) {
         self.client.purge(PurgeConfig::default().queue());
     }

@@ -160,33 +160,6 @@ async fn a_broker_that_comes_back_has_everything_in_order() {
     leave(consumer, events).await;
 }
 
-/// Design section 4, wave rule: any failure purges the queue and restarts from the stored cursor.
-#[tokio::test]
-async fn a_purged_producer_writes_on_without_what_was_purged() {
-    let stack = Stack::private_kafka().await.unwrap();
-    let world = World::on(&stack, 1).await;
-    let producer = world.producer();
-    let before = producer.send(0, b"k", b"before", &[]).await.unwrap().await.unwrap();
-    stack.kill_kafka().await.unwrap();
-    let mut purged = Vec::new();
-    for _ in 0..10 {
-        purged.push(producer.send(0, b"k", b"purged", &[]).await.unwrap());
-    }
-    producer.purge();
-    for pending in purged {
-        let error = tokio::time::timeout(LIMIT, pending).await.unwrap().unwrap_err();
-        assert!(error.is_purged() && error.is_transient(), "{error:?}");
-    }
-    assert_eq!(producer.in_flight(), 0);
-    stack.start_kafka().await.unwrap();
-    for more in 1..=20 {
-        let pending = producer.send(0, b"k", b"after", &[]).await.unwrap();
-        let acked = tokio::time::timeout(LIMIT, pending).await.unwrap().unwrap();
-        assert_eq!(acked.offset, before.offset + more);
-    }
-    assert!(producer.fatal().is_none());
-}
-
 /// A broker that is fenced now and then tells that there are no brokers, and clients forget them for good (librdkafka
 /// issue 5301): the consumer goes on all the same, and a producer says that it does not.
 #[tokio::test(flavor = "multi_thread")]
