@@ -201,6 +201,9 @@ pub fn hunt(from: u64, most: u64, only: Option<&str>) -> Vec<Kill> {
         .collect()
 }
 
+/// Characters of what a checker said that are shown.
+const SEEN: usize = 120;
+
 /// The table for docs/mutants.md.
 pub fn table(kills: &[Kill]) -> String {
     let mut text = String::from(
@@ -214,7 +217,7 @@ pub fn table(kills: &[Kill]) -> String {
         };
         let row = match first {
             Some((schedules, checker, what)) => {
-                let what = what.replace('|', "/");
+                let what: String = what.replace('|', "/").chars().take(SEEN).collect();
                 writeln!(text, "| {place} | {name} | {checker} | {schedules} | {what} |")
             }
             None => writeln!(text, "| {place} | {name} | **none** | | |"),
