@@ -118,6 +118,23 @@ async fn each_broken_promise_has_its_name() {
     )
     .await;
     assert_eq!(found(&world).await, BTreeMap::new());
+    // Its head is damaged: a lane that waits for its time is nobody's business, one that is due is.
+    let due = |damage: &str, due: &str| {
+        let head = "overlay(record PLACING '\\x09' FROM 1)";
+        format!(
+            "UPDATE laneway_control.parked_events SET record = CASE WHEN {damage} THEN {head} ELSE \
+               overlay(record PLACING '\\x01' FROM 1) END; \
+             UPDATE laneway_control.parked_lanes SET unknown = false, due = now() + {due} * interval '1 h'"
+        )
+    };
+    for (damage, hours, wanted) in [
+        ("true", "1", BTreeMap::new()),
+        ("true", "-1", BTreeMap::from([("lane_unreadable", 1)])),
+        ("false", "-1", BTreeMap::new()),
+    ] {
+        run(&world, &due(damage, hours)).await;
+        assert_eq!(found(&world).await, wanted, "{damage} {hours}");
+    }
     // A second event in the same place: two heads.
     run(
         &world,
