@@ -56,7 +56,7 @@ pub(super) async fn run(
                 json!(finding.count),
                 json!(finding.repaired),
                 shown(finding.meaning),
-                shown(finding.examples.join("; ")),
+                json!(finding.examples),
             ]
         })
         .collect();

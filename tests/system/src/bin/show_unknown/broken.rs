@@ -139,5 +139,7 @@ fn named(found: &Value) -> Vec<&str> {
 
 fn examples(found: &Value, check: &str) -> String {
     let row = rows(found).find(|row| row["check"] == check);
-    row.and_then(|row| row["examples"].as_str()).unwrap_or_default().to_owned()
+    let examples = row.and_then(|row| row["examples"].as_array());
+    let examples = examples.into_iter().flatten().filter_map(Value::as_str);
+    examples.collect::<Vec<_>>().join("; ")
 }
