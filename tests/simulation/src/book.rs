@@ -101,8 +101,10 @@ pub struct Trip {
     pub began: Time,
     /// When it is cut.
     pub deadline: Time,
-    /// What its process saw.
+    /// What its process saw, and when.
     pub seen: Option<Seen>,
+    /// See above.
+    pub seen_at: Option<Time>,
 }
 
 impl Trip {
@@ -123,6 +125,8 @@ pub struct PartitionStory {
     pub records: Vec<(i64, u64, Option<Delivery>)>,
     /// The offset behind all that the log had since the last loss that was noticed.
     pub behind: i64,
+    /// Where something else stands by now than what was acknowledged, since that loss: nobody can read that.
+    pub written_over: BTreeSet<i64>,
     /// Generations that began with a loss, each with its first lost offset.
     pub losses: Vec<(u64, i64)>,
     /// Offsets in quarantine, and those of strangers' bytes that were lost with the log.
@@ -242,7 +246,9 @@ impl Book {
             Event::Produced { partition, offset, generation, delivery, lane, endpoint, first } => {
                 let story = &mut self.partitions[*partition as usize];
                 // In the place of what was cut off it counts for nothing either: its relay sees that and sends it again.
-                if !story.is_lost(*generation, *offset) && *offset >= story.behind {
+                if *offset < story.behind {
+                    story.written_over.insert(*offset);
+                } else if !story.is_lost(*generation, *offset) {
                     story.records.push((*offset, *generation, Some(*delivery)));
                 }
                 story.behind = story.behind.max(*offset + 1);
@@ -299,6 +305,7 @@ impl Book {
                     began: at,
                     deadline: *deadline,
                     seen: None,
+                    seen_at: None,
                 });
                 let story = &mut self.deliveries[*delivery as usize];
                 story.last_request = Some(request);
@@ -315,7 +322,10 @@ impl Book {
                     self.endpoints[endpoint as usize].last_arrival = Some((at, began));
                 }
             }
-            Event::Ended { request, seen } => self.trips[*request as usize].seen = Some(*seen),
+            Event::Ended { request, seen } => {
+                let trip = &mut self.trips[*request as usize];
+                (trip.seen, trip.seen_at) = (Some(*seen), Some(at));
+            }
             Event::Wrote { delivery, write, epoch, .. } => {
                 self.wrote(at, *delivery, *epoch, write);
             }
@@ -342,6 +352,7 @@ impl Book {
                     let story = &mut self.partitions[*partition as usize];
                     story.losses.push((*generation, *first));
                     story.behind = story.behind.min(*first);
+                    story.written_over.split_off(first);
                     story.next_offset = story.next_offset.min(*first);
                     let mut records = std::mem::take(&mut story.records);
                     records.retain(|(offset, stamp, _)| !story.is_lost(*stamp, *offset));
@@ -486,8 +497,11 @@ impl Book {
                 if let Some(request) = story.last_request {
                     // The row tells the begin by the end, which for an unknown attempt is when it cannot travel any
                     // more, on a clock that may lag.
-                    let ahead = (*ended - at).max(0) + 2 * MAX_SKEW;
-                    let began = self.trips[request as usize].began + ahead;
+                    // What is written late was made before.
+                    let trip = &self.trips[request as usize];
+                    let made = trip.seen_at.unwrap_or(at);
+                    let ahead = (*ended - made).max(0) + 2 * MAX_SKEW;
+                    let began = trip.began + ahead;
                     story.first_held = Some(story.first_held.map_or(began, |h| h.min(began)));
                 }
             }
