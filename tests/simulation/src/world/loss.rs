@@ -117,9 +117,11 @@ impl World {
     /// Whether the brokers take what the shard's producer sends.
     fn accepts(&self, shard: &Shard, partition: Partition) -> bool {
         // Behind the first record over a loss, which shows it, others may come to lie where readers have been: those pass
-        // them over until the loss is seen. A known limit.
+        // them over until the loss is seen. A known limit; and so is a relay of an earlier generation, by whose marks the
+        // place of what was lost since then is new.
         let mark = self.store.topology.marks[partition as usize];
-        let unseen = self.kafka.writes_over(partition) && self.end(partition) > mark;
+        let earlier = shard.generation < self.store.topology.generation;
+        let unseen = self.kafka.writes_over(partition) && (earlier || self.end(partition) > mark);
         let refused = shard.refused[partition as usize] || unseen;
         !self.kafka.gone && shard.topic_id == self.kafka.topic_id && !refused
     }
