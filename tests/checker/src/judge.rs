@@ -8,7 +8,7 @@ use crate::input::{Inputs, JournalLine, Kind, Line, Order, Outcome};
 use crate::journal;
 use crate::unknown::Unknowns;
 use crate::verdict::{Check, Figures, Findings, Verdict, percentile};
-use crate::world::{NONE, World, near, ns_of_ms};
+use crate::world::{NONE, Pair, World, near, ns_of_ms};
 use anyhow::Result;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -138,7 +138,7 @@ impl Judge<'_> {
         }
         let is_first = !pair.first.is_some();
         let exact = ns(self.options.fault_times);
-        if pair.is_dead() && pair.outcome_ns + exact < now {
+        if pair.is_dead() && pair.outcome_ns + exact < now && !self.is_straggler(line, pair, now) {
             self.findings.add(Check::I3, &[pair.first, pair.last, at]);
         }
         if is_first {
@@ -261,16 +261,23 @@ impl Judge<'_> {
         }
     }
 
+    /// Whether a request had been under way for long when it is read now. Known limit: nothing that the sender can do calls
+    /// back what the network still has.
+    fn is_straggler(&self, line: &JournalLine<'_>, pair: &Pair, now: i64) -> bool {
+        let lane = (pair.endpoint, self.world.rows[pair.row as usize].key);
+        let falls_back = line.attempt.is_some_and(|attempt| attempt < pair.attempt);
+        falls_back && self.faults.delay(pair.endpoint, now)
+            || pair.first.is_some() && self.faults.leave_stragglers(lane, pair.last_ns, now)
+    }
+
     /// I3, I5 and I7 of a delivery that was sent before.
     fn repeat(&mut self, at: Line, line: &JournalLine<'_>, number: u32, now: i64) {
-        let pair = &mut self.world.pairs[number as usize];
+        let pair = &self.world.pairs[number as usize];
         let row = &self.world.rows[pair.row as usize];
         let since = pair.last_ns;
         let falls_back = line.attempt.is_some_and(|attempt| attempt < pair.attempt);
         let lane = (pair.endpoint, row.key);
-        // Known limit: nothing that the sender can do calls back what the network still has.
-        let is_straggler = falls_back && self.faults.delay(pair.endpoint, now)
-            || self.faults.leave_stragglers(lane, since, now);
+        let is_straggler = self.is_straggler(line, pair, now);
         // After a failure that was answered the same number is a record that was lost.
         let stays = pair.failed && line.attempt == Some(pair.attempt);
         let is_lost = self.faults.lose_attempts(lane, since, now);

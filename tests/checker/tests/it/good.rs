@@ -97,6 +97,26 @@ fn a_crash_between_answer_and_record_is_explained() {
     }
 }
 
+/// Seen by `make chaos`: a cut way held the first attempt back until the second one had been refused for good.
+#[test]
+fn a_late_request_may_come_behind_its_dead_letter() {
+    for (late, cut, is_good) in [(1, true, true), (1, false, false), (2, true, false)] {
+        let mut h = History::new();
+        h.rows(&[1], "u");
+        if cut {
+            h.fault("cut", "link", 1_000, 4_000)["endpoint"] = "/a".into();
+        }
+        h.send(1, 2, 400, 4_500);
+        h.outcome(1, "dead_lettered", 4_510);
+        h.send(1, late, 400, 5_000);
+        if is_good {
+            h.assert_good();
+        } else {
+            assert!(h.verdict().broken().contains(&"I3"));
+        }
+    }
+}
+
 #[test]
 fn a_dead_lettered_head_lets_the_next_one_go() {
     let mut h = History::new();
